@@ -1,1 +1,2 @@
+"""NCCL collectives between GPUs: our own worker on nccl4py, nccl-tests as a second engine, and the parsers of its output."""
 
