@@ -204,12 +204,24 @@ def outcome_of(reason: Reason) -> Outcome:
     return REASONS[reason].outcome
 
 
-def worst(reasons: list[Reason]) -> Reason:
-    """The reason that speaks for a run of several ranks: failed before unknown before degraded before ok.
+LOSSES = frozenset({Reason.CANCELLED, Reason.KILLED, Reason.OOM_KILLED, Reason.PREEMPTED, Reason.EVICTED, Reason.POD_LOST, Reason.NO_RESULT,
+                    *DIED_IN.values()})
+"""A rank was taken away from outside: whatever its partners saw after that is an echo, even a failed transfer."""
 
-    An empty list means nobody reported: `no_result`. Among equals a cause is preferred to its echo (`peer_lost`, `rank_missing`).
+ECHOES = frozenset({Reason.PEER_LOST, Reason.RANK_MISSING})
+"""What a rank says when another one is the cause."""
+
+
+def worst(reasons: list[Reason]) -> Reason:
+    """The reason that speaks for a run of several ranks.
+
+    A lost rank speaks first (its partners' failures follow from it), then failed, unknown, degraded, ok; an echo only when nothing else
+    explains it. An empty list means nobody reported: `no_result`.
     """
-    if not reasons:
-        return Reason.NO_RESULT
-    echoes = (Reason.PEER_LOST, Reason.RANK_MISSING)
-    return min(reasons, key=lambda r: (SEVERITY.index(outcome_of(r)), r in echoes))
+
+    def rank(reason: Reason) -> tuple[int, int]:
+        if reason in LOSSES:
+            return (0, 0)
+        return (1 + SEVERITY.index(outcome_of(reason)), int(reason in ECHOES))
+
+    return min(reasons, key=rank, default=Reason.NO_RESULT)

@@ -167,7 +167,7 @@ class Finding(Model):
 class Result(Model):
     """The document. `reason` decides `outcome`; the two can never disagree."""
 
-    schema_: Literal["efa-pulse/result/v1"] = Field(default=SCHEMA, alias="schema")
+    schema_: Literal["efa-pulse/result/v1"] = Field(default="efa-pulse/result/v1", alias="schema")
     run_id: str
     probe: str
     target: str
@@ -238,9 +238,12 @@ def encode(result: Result, limit: int = LIMIT) -> bytes:
 
 
 def decode(raw: bytes | str) -> Result:
-    """Read a document written by `encode`, or a `died_in_<phase>` mark's own document. Raises ResultError on anything else."""
+    """Read a document written by `encode`: the first line of `raw`. Raises ResultError on anything else.
+
+    Only the first line counts, since a file overwritten in place may still hold the end of a longer mark.
+    """
     try:
-        data = json.loads(raw)
+        data = json.loads(raw.split(b"\n" if isinstance(raw, bytes) else "\n", 1)[0])  # type: ignore[arg-type]
     except (ValueError, RecursionError) as error:
         raise ResultError(f"not a result document: {error}") from None
     if not isinstance(data, dict):
