@@ -1,0 +1,133 @@
+"""What a canary request is made of. Imports nothing heavy, so that a configuration can embed it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
+
+from probes.canary.endpoint import Api, Endpoint, EndpointError, parse_endpoint
+
+DEFAULT_PROMPT_TOKENS = {"short": 32, "long": 4096}
+LOOKUP_TIMEOUT = 5.0
+
+_HEADER_NAME = re.compile(r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
+_SECRET_HEADERS = frozenset({"authorization", "proxy-authorization", "x-api-key", "api-key", "cookie"})
+_OWN_HEADERS = frozenset({"content-length", "transfer-encoding", "connection", "content-type", "accept-encoding", "expect", "te"})
+_OWN_BODY = frozenset({"model", "messages", "prompt", "stream", "max_tokens", "max_completion_tokens", "temperature", "seed", "ignore_eos"})
+
+
+class CanaryParams(BaseModel):
+    """One canary request. Times in seconds, lengths in tokens.
+
+    Every deadline holds by itself: `head_timeout`, `first_token_timeout` and `total_timeout` count from the write of the request,
+    `stall_timeout` from the last token; bytes that bring no token (keep-alives, a dripping head) never extend one.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    url: str = Field(description="base address of the OpenAI-compatible API, with or without /v1")
+    model: str = Field(min_length=1, max_length=512, description="model name as the endpoint serves it")
+    api: Api = Field(default="chat", description="chat completions or text completions")
+
+    prompt: Literal["short", "long"] = Field(default="short", description="kind of prompt, also a label of the metrics")
+    prompt_tokens: int | None = Field(default=None, ge=16, le=131072, description="length of the prompt; default 32 (short) or 4096 (long)")
+    max_tokens: int = Field(default=32, ge=1, le=256, description="length of the answer")
+    context_length: int | None = Field(default=None, ge=64, description="served context length; default: asked of the endpoint")
+    ignore_eos: bool = Field(default=True, description="ask for exactly max_tokens; off for gateways that refuse unknown fields")
+    check_length: bool = Field(default=True, description="an answer of another length than asked for is wrong_length")
+    token_limit_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"  # noqa: S105 - a field's name
+    temperature: float | None = Field(default=0.0, ge=0, le=2, description="null leaves it out")
+    seed: int | None = Field(default=None, ge=0, lt=2**53)
+    include_usage: bool = Field(default=True, description="ask for token counts in the stream")
+    continuous_usage: bool = Field(default=False, description="ask vLLM for token counts on every event")
+    extra_body: dict[str, JsonValue] = Field(default_factory=dict, description="more fields of the request body")
+
+    headers: dict[str, str] = Field(default_factory=dict, description="more request headers; never a secret")
+    key_file: Path | None = Field(default=None, description="file with the API key, read at every run")
+    key_header: str = Field(default="authorization", description="authorization sends it as a bearer token, another header as it is")
+
+    ca_file: Path | None = Field(default=None, description="the only certificate authorities trusted; default: the system's")
+    server_name: str | None = Field(default=None, min_length=1, max_length=253, description="name to verify and to send as SNI, instead of the host")
+    insecure: bool = Field(default=False, description="accept any certificate")
+    trust_env: bool = Field(default=False, description="use the proxy that the environment names")
+
+    connect_timeout: float = Field(default=5.0, gt=0, le=600, description="name resolution and TCP connection")
+    tls_timeout: float = Field(default=5.0, gt=0, le=600)
+    head_timeout: float = Field(default=30.0, gt=0, le=3600)
+    first_token_timeout: float = Field(default=30.0, gt=0, le=3600)
+    stall_timeout: float = Field(default=10.0, gt=0, le=3600)
+    total_timeout: float = Field(default=60.0, gt=0, le=3600)
+
+    @field_validator("url")
+    @classmethod
+    def _usable_url(cls, value: str) -> str:
+        try:
+            parse_endpoint(value)
+        except EndpointError as error:
+            raise ValueError(str(error)) from None
+        return value
+
+    @field_validator("headers")
+    @classmethod
+    def _usable_headers(cls, value: dict[str, str]) -> dict[str, str]:
+        for name, text in value.items():
+            if not _HEADER_NAME.match(name):
+                raise ValueError(f"{name!r} is not a header name")
+            if name.lower() in _SECRET_HEADERS:
+                raise ValueError(f"{name} carries a secret: put it into a file and use key_file (and key_header)")
+            if name.lower() in _OWN_HEADERS:
+                raise ValueError(f"{name} is set by the canary itself")
+            if not text.isascii() or not text.isprintable() or text != text.strip():
+                raise ValueError(f"the value of {name} must be printable ASCII without blanks around it")
+        return value
+
+    @field_validator("key_header")
+    @classmethod
+    def _usable_key_header(cls, value: str) -> str:
+        if not _HEADER_NAME.match(value) or value.lower() in _OWN_HEADERS | {"host"}:
+            raise ValueError(f"{value!r} cannot carry the key")
+        return value
+
+    @field_validator("extra_body")
+    @classmethod
+    def _no_own_fields(cls, value: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        taken = sorted(_OWN_BODY & value.keys())
+        if taken:
+            raise ValueError(f"{taken[0]} is set by the canary itself")
+        if value.get("n", 1) != 1:
+            raise ValueError("n must be 1: routers skip the KV hand-over for more")
+        if "min_tokens" in value:
+            raise ValueError("min_tokens breaks the prefill leg of some connectors: ignore_eos with max_tokens is enough")
+        return value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> CanaryParams:
+        if self.insecure and self.ca_file is not None:
+            raise ValueError("insecure accepts any certificate, so ca_file has no use: give one of the two")
+        if not self.endpoint.tls and (self.ca_file is not None or self.server_name is not None or self.insecure):
+            raise ValueError("ca_file, server_name and insecure are for https:// only")
+        if self.continuous_usage and not self.include_usage:
+            raise ValueError("continuous_usage needs include_usage")
+        if self.key_file is not None and self.key_header.lower() in {name.lower() for name in self.headers}:
+            raise ValueError(f"{self.key_header} is given in headers and as key_header")
+        if self.context_length is not None and self.max_tokens + 32 > self.context_length:
+            raise ValueError(f"max_tokens {self.max_tokens} and a prompt do not fit into context_length {self.context_length}")
+        return self
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The URL taken apart."""
+        return parse_endpoint(self.url)
+
+    @property
+    def wanted_prompt_tokens(self) -> int:
+        """Prompt length before it is fitted to the served context."""
+        return self.prompt_tokens if self.prompt_tokens is not None else DEFAULT_PROMPT_TOKENS[self.prompt]
+
+    @property
+    def longest(self) -> float:
+        """Seconds after which a run with these deadlines has ended, whatever the endpoint does: a run's deadline must be above it."""
+        return LOOKUP_TIMEOUT + self.connect_timeout + self.tls_timeout + self.total_timeout + 1.0
