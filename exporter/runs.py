@@ -62,8 +62,9 @@ def new_run_id(probe: str, now: float | None = None) -> str:
 
 def missing_result(spec: RunSpec, rank: int, reason: Reason, message: str, started: float, finished: float) -> Result:
     """The result of a rank that left none, so that every run has one per rank."""
-    return Result.model_validate({"run_id": spec.run_id, "probe": spec.probe, "target": spec.target, "rank": rank, "world_size": spec.world_size,
-                                  "node": spec.nodes[rank], "started": started, "finished": finished, "reason": reason, "message": message})
+    return Result.model_validate({"run_id": spec.run_id, "probe": spec.probe, "target": spec.target, "rank": rank,
+                                  "world_size": spec.world_size, "node": spec.nodes[rank], "started": started, "finished": finished,
+                                  "reason": reason, "message": message})
 
 
 def with_id(spec: RunSpec) -> RunSpec:

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ValidationError
 from probes import rendezvous
 from probes.contract import ContractError, WorkerEnv
 from probes.reasons import Reason
-from probes.registry import PROBES, load
+from probes.registry import PROBES, exists, load
 from probes.rendezvous import Rendezvous, RendezvousError
 from probes.result import Evidence, Finding, Measurement, Phase, Stream
 
@@ -175,7 +175,7 @@ def main() -> None:
 
 def _run(ctx: Context) -> Report:
     name = ctx.env.probe
-    if name not in PROBES:
+    if not exists(name):
         return Report(Reason.BAD_SPEC, f"there is no probe {name!r}; there are {', '.join(sorted(PROBES))}")
     try:
         report = load(name).run(ctx)

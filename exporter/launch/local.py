@@ -121,7 +121,7 @@ class LocalLauncher:
                 endpoint = net.endpoint if net else f"127.0.0.1:{_free_port()}"
                 stack.callback(_end_all, workers)
                 for rank in range(spec.world_size):
-                    workers.append(self._start_worker(spec, rank, directory, endpoint, net))
+                    workers.append(self._start_worker(spec, rank, directory, endpoint, net))  # noqa: PERF401 - keeps those already started
                 self._wait(spec, workers)
         except (OSError, NamespaceError) as error:
             return _failed(spec, started, Reason.LAUNCH_FAILED, str(error))
@@ -142,8 +142,8 @@ class LocalLauncher:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
         command = [*(net.command(rank) if net else []), sys.executable, "-m", "probes", "run"]
         with output_path.open("wb") as output:
-            process = subprocess.Popen(command, env={**inherited, **env.to_environ(), PARENT_PID: str(os.getpid())}, stdin=subprocess.DEVNULL,
-                                       stdout=output, stderr=subprocess.DEVNULL, start_new_session=True)
+            process = subprocess.Popen(command, env={**inherited, **env.to_environ(), PARENT_PID: str(os.getpid())}, stdout=output,
+                                       stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
         return _Worker(rank, process, result_path, output_path, log_path)
 
     def _wait(self, spec: RunSpec, workers: list[_Worker]) -> None:
@@ -190,14 +190,16 @@ def _read_result(spec: RunSpec, worker: _Worker, started: float, finished: float
             continue
         return result
     code = worker.process.returncode
-    how = f"the worker was killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"the worker ended with status {code}"
+    killed = code is not None and code < 0
+    how = f"the worker was killed by {signal.Signals(-code).name}" if killed else f"the worker ended with status {code}"
     reason, message = (Reason.RESULT_UNREADABLE, problem) if problem else (Reason.NO_RESULT, f"{how} and left no result")
     return missing_result(spec, worker.rank, reason, message, started, finished)
 
 
 def _failed(spec: RunSpec, started: float, reason: Reason, message: str) -> Run:
     finished = time.time()
-    return Run(spec, tuple(missing_result(spec, rank, reason, message, started, finished) for rank in range(spec.world_size)), started, finished)
+    results = tuple(missing_result(spec, rank, reason, message, started, finished) for rank in range(spec.world_size))
+    return Run(spec, results, started, finished)
 
 
 def _free_port() -> int:

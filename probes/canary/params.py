@@ -50,7 +50,7 @@ class CanaryParams(BaseModel):
     key_header: str = Field(default="authorization", description="authorization sends it as a bearer token, another header as it is")
 
     ca_file: Path | None = Field(default=None, description="the only certificate authorities trusted; default: the system's")
-    server_name: str | None = Field(default=None, min_length=1, max_length=253, description="name to verify and to send as SNI, instead of the host")
+    server_name: str | None = Field(default=None, min_length=1, max_length=253, description="name to send and verify instead of the host")
     insecure: bool = Field(default=False, description="accept any certificate")
     trust_env: bool = Field(default=False, description="use the proxy that the environment names")
 

@@ -6,6 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from probes.units import Rate, Size
+
 Operation = Literal["all_reduce", "alltoall", "all_gather", "reduce_scatter", "sendrecv"]
 Dtype = Literal["float", "bf16"]
 
@@ -30,7 +32,7 @@ class NcclParams(BaseModel):
 
     engine: Literal["nccl4py", "nccl-tests"] = "nccl4py"
     operations: list[Operation] = Field(default=["all_reduce", "sendrecv"], min_length=1, max_length=5)
-    sizes: list[int] = Field(default=[MIB, 16 * MIB, 256 * MIB], min_length=1, max_length=16)
+    sizes: list[Size] = Field(default=[MIB, 16 * MIB, 256 * MIB], min_length=1, max_length=16)
     dtype: Dtype = "float"
     iterations: int = Field(default=20, ge=2, le=1000)
     warmup: int = Field(default=5, ge=1, le=1000)
@@ -43,17 +45,17 @@ class NcclParams(BaseModel):
     gpus: int | Literal["all"] = Field(default=1, description="GPUs of each worker: 1 is the cheap shape, all the whole node")
     gpu: int | None = Field(default=None, ge=0, description="first GPU to use; default: by the worker's place among those of its node")
     allow_busy: bool = Field(default=False, description="measure although another process holds the GPU")
-    min_free_bytes: int = Field(default=0, ge=0, description="free memory a GPU must have beyond what the buffers need")
+    min_free_bytes: Size = Field(default=0, ge=0, description="free memory a GPU must have beyond what the buffers need")
 
     net: str = Field(default=AWS_PLUGIN, min_length=1, max_length=64, description="NCCL_NET in EFA mode: another network is then an error")
     force_network: bool = Field(default=False, description="turn NVLink and shared memory off, so that GPUs of one node use the network")
     excluded_interfaces: list[str] = Field(default=list(NO_PEER_INTERFACES), max_length=16)
     allow_intra_node: bool = Field(default=False, description="in EFA mode, accept a run whose ranks all sit on one node")
 
-    node_line_rate: float | None = Field(default=None, gt=0)
-    gpu_line_rate: float | None = Field(default=None, gt=0, description="one way, the EFA interfaces nearest to one GPU")
-    local_line_rate: float = Field(default=900e9, gt=0)
-    ceilings: dict[Operation, float] = Field(default_factory=dict)
+    node_line_rate: Rate | None = Field(default=None, gt=0)
+    gpu_line_rate: Rate | None = Field(default=None, gt=0, description="one way, the EFA interfaces nearest to one GPU")
+    local_line_rate: Rate = Field(default=900e9, gt=0)
+    ceilings: dict[Operation, Rate] = Field(default_factory=dict)
     tail_ratio: float = Field(default=10.0, gt=1, description="p99 over min from which a run is degraded")
     fall_ratio: float = Field(default=0.7, gt=0, le=1, description="share of the busbw of a 4 times smaller size that must be reached")
 

@@ -6,6 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from probes.units import Duration, Size
+
 
 class UcclEpParams(BaseModel):
     """What one UCCL-EP run measures: MoE dispatch and combine between all GPUs of all its nodes.
@@ -31,11 +33,11 @@ class UcclEpParams(BaseModel):
 
     gpus: int | Literal["all"] = "all"
     allow_busy: bool = False
-    min_free_bytes: int = Field(default=8 * 1024**3, ge=0)
+    min_free_bytes: Size = Field(default=8 * 1024**3, ge=0)
     nics: int | None = Field(default=None, ge=1, description="EFA devices that must be visible; uccl asserts a whole node")
     bench_folder: str | None = Field(default=None, description="folder with the upstream test_*.py; default: the usual ones of the image")
     master_port: int = Field(default=29519, ge=1024, le=65535, description="torchrun's own rendezvous across nodes, on rank 0's node")
-    engine_timeout: float = Field(default=20.0, gt=0, le=600, description="UCCL_EP_CPU_TIMEOUT_SECS: the engine's own give-up time")
+    engine_timeout: Duration = Field(default=20.0, gt=0, le=600, description="UCCL_EP_CPU_TIMEOUT_SECS: the engine's own give-up time")
 
     @model_validator(mode="after")
     def _consistent(self) -> UcclEpParams:
