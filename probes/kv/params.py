@@ -1,57 +1,44 @@
-"""Parameters of the KV probes. Imports no engine, so that the service can validate a configuration anywhere.
-
-Sizes are bytes and may be written `65536`, `"64KiB"`, `"1MiB"`; the suffixes are powers of 1024.
-"""
+"""Parameters of the KV probes. Imports no engine, so that the service can check a configuration anywhere."""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from probes.units import Duration, Rate, Size, show_size
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+MIN_OPERATIONS = 3
+"""Operations measured at least, whatever the limits say: below that a percentile means nothing."""
 
 Operation = Literal["write", "read", "batch_write", "batch_read"]
 Memory = Literal["dram", "gpu"]
+T = TypeVar("T")
 
-_SUFFIX = {"": 1, "B": 1, "KIB": KIB, "MIB": MIB, "GIB": GIB, "K": KIB, "M": MIB, "G": GIB}
-_SIZE = re.compile(r"^\s*(\d+)\s*([A-Za-z]*)\s*$")
-_VARIABLE = re.compile(r"^(MC|FI|UCX|NIXL|NCCL|CUDA)_[A-Z0-9_]+$")
+_VARIABLE = re.compile(r"^(MC|FI|UCX|NIXL)_[A-Z0-9_]+$")
 
 
-def parse_size(value: Any) -> Any:
-    """Bytes of `value`, which is a number of bytes or a text such as `64KiB`. Anything else is left to the model to refuse."""
-    if not isinstance(value, str):
-        return value
-    match = _SIZE.match(value)
-    if match is None or match[2].upper() not in _SUFFIX:
-        raise ValueError(f"{value!r} is not a size: write bytes, or KiB, MiB, GiB as in 64KiB")
-    return int(match[1]) * _SUFFIX[match[2].upper()]
+def _each_once(values: list[T]) -> list[T]:
+    for value in values:
+        if values.count(value) > 1:
+            raise ValueError(f"{value!r} is given twice")
+    return values
 
 
 def _ascending(sizes: list[int]) -> list[int]:
-    if len(set(sizes)) != len(sizes):
-        raise ValueError("a size is given twice")
-    return sorted(sizes)
-
-
-def _each_once(operations: list[Operation]) -> list[Operation]:
-    if len(set(operations)) != len(operations):
-        raise ValueError("an operation is given twice")
-    return operations
+    return sorted(_each_once(sizes))
 
 
 def _engine_variables(env: dict[str, str]) -> dict[str, str]:
     for name in env:
         if not _VARIABLE.match(name):
-            raise ValueError(f"{name!r} is not a variable of an engine: MC_*, FI_*, UCX_*, NIXL_*, NCCL_* or CUDA_* is needed")
+            raise ValueError(f"{name!r} is not a variable of an engine: MC_*, FI_*, UCX_* or NIXL_* is needed")
     return env
 
 
-_SIZE_SCHEMA = {"anyOf": [{"type": "integer"}, {"type": "string", "pattern": r"^\s*\d+\s*([KkMmGg]([Ii]?[Bb])?|[Bb])?\s*$"}]}
-Size = Annotated[int, BeforeValidator(parse_size), WithJsonSchema(_SIZE_SCHEMA)]
-Block = Annotated[int, Field(ge=KIB, le=GIB), BeforeValidator(parse_size), WithJsonSchema(_SIZE_SCHEMA)]
+Block = Annotated[Size, Field(ge=KIB, le=GIB)]
 
 
 class KvParams(BaseModel):
@@ -60,9 +47,9 @@ class KvParams(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     sizes: Annotated[list[Block], Field(min_length=1, max_length=16), AfterValidator(_ascending)] = [64 * KIB, MIB, 16 * MIB]
-    """Bytes of one block, ascending, 1 KiB to 1 GiB."""
+    """Bytes of one block, 1 KiB to 1 GiB; measured in ascending order."""
     operations: Annotated[list[Operation], Field(min_length=1), AfterValidator(_each_once)] = ["write", "read", "batch_write", "batch_read"]
-    """`write` moves from rank 0 to rank 1, `read` back; the batch forms move `batch` blocks with one call."""
+    """`write` moves from rank 0 to rank 1, `read` the other way; the batch forms move `batch` scattered blocks with one call."""
     batch: int = Field(default=8, ge=1, le=4096)
     """Blocks of one batch operation."""
     threads: int = Field(default=1, ge=1, le=64)
@@ -71,11 +58,11 @@ class KvParams(BaseModel):
     """Operations per size, operation and thread that count as payload but not as a measurement."""
     iterations: int = Field(default=200, ge=1, le=1_000_000)
     """Most operations measured per size and operation, all threads together."""
-    seconds: float = Field(default=0.25, gt=0, le=600)
-    """Most seconds measured per size and operation."""
-    volume: Annotated[int, Field(ge=MIB, le=1 << 44), BeforeValidator(parse_size), WithJsonSchema(_SIZE_SCHEMA)] = GIB
+    seconds: Annotated[Duration, Field(gt=0, le=600)] = 0.25
+    """Most time measured per size and operation."""
+    volume: Annotated[Size, Field(ge=MIB, le=1 << 44)] = GIB
     """Most bytes measured per size and operation. The smallest of the three limits ends a measurement, after 3 operations at least."""
-    buffer: Annotated[int, Field(ge=KIB, le=64 * GIB), BeforeValidator(parse_size), WithJsonSchema(_SIZE_SCHEMA)] = 256 * MIB
+    buffer: Annotated[Size, Field(ge=KIB, le=64 * GIB)] = 256 * MIB
     """Most bytes of memory registered with the engine on each rank."""
     memory: Memory = "dram"
     """`gpu` needs a CUDA device and an engine built for CUDA on both ranks."""
@@ -83,24 +70,25 @@ class KvParams(BaseModel):
     """CUDA device of rank 0."""
     target_gpu: int | None = Field(default=None, ge=0, le=63)
     """CUDA device of rank 1; default: the same index as on rank 0."""
-    ceiling: float = Field(default=1e12, gt=0)
-    """Bytes per second that no hardware of this kind reaches; a figure above it ends the run as `implausible`."""
+    ceiling: Annotated[Rate, Field(gt=0)] = 1e12
+    """A bandwidth that no hardware of this kind reaches; a figure above it ends the run as `implausible`."""
     env: Annotated[dict[str, str], AfterValidator(_engine_variables)] = {}
-    """Variables set for the engine (MC_*, FI_*, UCX_*, NIXL_*, NCCL_*, CUDA_*). Those that steer the transport count only from here."""
+    """Variables set for the engine (MC_*, FI_*, UCX_*, NIXL_*). Those that choose the transport count only from here."""
 
     @model_validator(mode="after")
     def _fits_the_buffer(self) -> KvParams:
         if self.region > self.buffer:
             raise ValueError(
-                f"{max(self.sizes)} bytes x batch {self.most_blocks} x threads {self.threads} need {self.region} bytes of registered "
-                f"memory, buffer allows {self.buffer}: raise buffer, or lower sizes, batch or threads"
+                f"blocks of {show_size(max(self.sizes))} x batch {self.most_blocks} x threads {self.threads} need "
+                f"{show_size(self.region)} of registered memory, buffer allows {show_size(self.buffer)}: "
+                "raise buffer, or lower sizes, batch or threads"
             )
         return self
 
     @property
     def most_blocks(self) -> int:
         """Blocks of the largest operation."""
-        return self.batch if any(operation.startswith("batch_") for operation in self.operations) else 1
+        return max(self.blocks(operation) for operation in self.operations)
 
     @property
     def region(self) -> int:
@@ -117,20 +105,16 @@ class KvParams(BaseModel):
         for operation in self.operations:
             for size in self.sizes:
                 one = size * self.blocks(operation)
-                measured = max(min(self.iterations, -(-self.volume // one)), MIN_OPERATIONS, self.threads)
-                totals[0 if operation.endswith("write") else 1] += one * (measured + (self.warmup + 1) * self.threads + self.threads)
+                measured = max(min(self.iterations, -(-self.volume // one)), MIN_OPERATIONS) + self.threads
+                totals[0 if operation.endswith("write") else 1] += one * (measured + (self.warmup + 2) * self.threads)
         return totals[0], totals[1]
-
-
-MIN_OPERATIONS = 3
-"""Operations measured at least, whatever the limits say: below that a percentile means nothing."""
 
 
 class MooncakeParams(KvParams):
     """Parameters of the `mooncake` probe."""
 
     protocol: Literal["efa", "tcp", "rdma"] | None = None
-    """Protocol given to the engine; default: `efa` in EFA mode, else `tcp`. In EFA mode only `efa` is accepted."""
+    """Protocol given to the engine; default: `efa` in EFA mode, else `tcp`. EFA mode accepts only `efa`."""
     device: str = Field(default="", max_length=1024)
     """Device filter given to the engine, a comma list of device names; empty means all."""
 
@@ -141,6 +125,6 @@ class NixlParams(KvParams):
     backend: Literal["LIBFABRIC", "UCX"] | None = None
     """NIXL backend; default: LIBFABRIC in EFA mode or where an EFA device is present, else UCX."""
     tls: str | None = Field(default=None, pattern=r"^[a-z0-9_,^:]+$", max_length=200)
-    """UCX_TLS; default: `srd,self` in EFA mode (`cuda_copy` added for GPU memory), else `tcp,self`. In EFA mode `tcp` is refused."""
+    """UCX_TLS; default: `srd,self` in EFA mode, else `tcp,self` (`cuda_copy` added for GPU memory). EFA mode accepts no `tcp`."""
     provider: str | None = Field(default=None, pattern=r"^[a-z0-9_;,^]+$", max_length=200)
-    """FI_PROVIDER; default: `efa` in EFA mode, else libfabric's own choice. In EFA mode only `efa` is accepted."""
+    """FI_PROVIDER; default: `efa` in EFA mode, else libfabric's own choice. EFA mode accepts only `efa`."""
