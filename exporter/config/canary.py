@@ -1,0 +1,135 @@
+"""The canaries: which endpoints get a small request now and then, and what it asks for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field, ValidationError, create_model, model_validator
+
+from exporter.config.base import FilePath, Model, Name, Secret
+from exporter.config.schedule import Schedule, every
+from exporter.config.semantic import Found, refuse, repeated, within
+from probes.canary.endpoint import Api
+from probes.canary.params import CanaryParams
+from probes.units import show_duration
+
+Kind = Literal["short", "long"]
+# What a worker needs beside the request itself: its start and its report.
+OVERHEAD_SECONDS = 10.0
+_ELSEWHERE = {"url", "model", "api", "prompt", "key_file", "ca_file"}
+
+if TYPE_CHECKING:
+    class CanaryOptions(Model):
+        """Parameters of a request that a target or one of its prompts may set."""
+else:
+    CanaryOptions = create_model(
+        "CanaryOptions", __base__=Model, __doc__="Parameters of a request that a target or one of its prompts may set.",
+        **{name: (field.annotation, field) for name, field in CanaryParams.model_fields.items() if name not in _ELSEWHERE},
+    )
+
+
+class Prompt(Model):
+    """One kind of prompt of a target."""
+
+    enabled: bool = True
+    """Whether it is sent."""
+    schedule: Schedule
+    params: CanaryOptions = CanaryOptions()
+    """Parameters for this prompt only; they win over those of the target."""
+
+
+class ShortPrompt(Prompt):
+    """A short prompt: the path works and answers."""
+
+    schedule: Annotated[Schedule, every("60s")] = Schedule(interval=60.0)
+    """When it is sent."""
+
+
+class LongPrompt(Prompt):
+    """A long prompt: prefill and the KV transfer take part."""
+
+    schedule: Annotated[Schedule, every("10m")] = Schedule(interval=600.0)
+    """When it is sent."""
+
+
+class Prompts(Model):
+    """The kinds of prompt."""
+
+    short: ShortPrompt = ShortPrompt()
+    """The short prompt, by default every 60 s."""
+    long: LongPrompt = LongPrompt()
+    """The long prompt, by default every 10 minutes, fitted to the served context length."""
+
+    def items(self) -> list[tuple[Kind, Prompt]]:
+        """Both kinds, enabled or not."""
+        return [("short", self.short), ("long", self.long)]
+
+
+class CanaryTarget(Model):
+    """One OpenAI-compatible endpoint. One request at a time goes to it."""
+
+    name: Name
+    """Name of the target, as it appears in metrics."""
+    url: Annotated[str, Field(min_length=1, max_length=2048)]
+    """Base address, with or without `/v1`."""
+    model: Annotated[str, Field(min_length=1, max_length=512)]
+    """Name of the model as the endpoint serves it."""
+    api: Api = "chat"
+    """`chat` or `completions`."""
+    enabled: bool = True
+    """Whether canaries are sent."""
+    key: Secret | None = None
+    """API key, by file or environment variable."""
+    ca_file: FilePath | None = None
+    """The only certificate authorities trusted (PEM); default: the system's."""
+    prompts: Prompts = Prompts()
+    """What is sent and when."""
+    params: CanaryOptions = CanaryOptions()
+    """Parameters of every request to this target."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> CanaryTarget:
+        found: list[Found] = []
+        for kind, prompt in self.prompts.items():
+            try:
+                params = self.request(kind)
+            except ValidationError as error:
+                below: tuple[str | int, ...] = ("prompts", kind, "params") if prompt.params.model_fields_set else ("params",)
+                place: dict[str, tuple[str | int, ...]] = {name: (name,) for name in ("url", "model", "api", "ca_file")}
+                place |= {name: ("params", name) for name in self.params.model_fields_set - prompt.params.model_fields_set}
+                found += [one for one in within(error, place | {"": ()}, below) if one not in found]
+                continue
+            interval = prompt.schedule.interval
+            if interval is not None and interval < params.total_timeout:
+                what = (f"interval {show_duration(interval)} is shorter than total_timeout {show_duration(params.total_timeout)}: "
+                        "lower params.total_timeout or raise the interval")
+                found.append((("prompts", kind, "schedule", "interval"), what))
+        refuse("CanaryTarget", found)
+        return self
+
+    def request(self, kind: Kind) -> CanaryParams:
+        """The parameters of one request, without the key. Raises ValidationError when they do not go together."""
+        return CanaryParams.model_validate(self.spec(kind))
+
+    def spec(self, kind: Kind) -> dict[str, Any]:
+        """What `request` is made of."""
+        prompt = dict(self.prompts.items())[kind]
+        spec: dict[str, Any] = {"url": self.url, "model": self.model, "api": self.api, "prompt": kind,
+                                **self.params.model_dump(mode="json", exclude_unset=True),
+                                **prompt.params.model_dump(mode="json", exclude_unset=True)}
+        if self.ca_file is not None:
+            spec["ca_file"] = str(self.ca_file)
+        return spec
+
+
+class Canary(Model):
+    """Canary requests."""
+
+    targets: Annotated[tuple[CanaryTarget, ...], Field(max_length=1000)] = ()
+    """The endpoints. None by default."""
+
+    @model_validator(mode="after")
+    def _unique(self) -> Canary:
+        refuse("Canary", [(("targets", index, "name"), f"target {name!r} is listed twice")
+                          for index, name in repeated(target.name for target in self.targets)])
+        return self

@@ -1,0 +1,107 @@
+"""The whole configuration. An empty file is a valid one: this machine, its preflight and KV probes over what network there is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import Field, model_validator
+
+from exporter.config.base import Model, Secret
+from exporter.config.canary import OVERHEAD_SECONDS, Canary
+from exporter.config.inventory import Inventory
+from exporter.config.jobs import Job
+from exporter.config.launch import Launch
+from exporter.config.log import Logging
+from exporter.config.metrics import Metrics
+from exporter.config.probes import Probes
+from exporter.config.schedule import Schedules
+from exporter.config.semantic import Found, refuse
+from exporter.config.server import Server
+from exporter.config.thresholds import Thresholds
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Something outside the configuration file that it names. `path` is the dotted path of the key."""
+
+    path: str
+    file: Path | None = None
+    secret: Secret | None = None
+
+
+class Config(Model):
+    """The configuration of the service."""
+
+    inventory: Inventory = Inventory()
+    """Which nodes there are."""
+    schedule: Schedules = Schedules()
+    """What holds for every schedule that does not say otherwise."""
+    probes: Probes = Probes()
+    """Which probes run, how often, between which nodes."""
+    canary: Canary = Canary()
+    """Which endpoints get canary requests."""
+    launch: Launch = Launch()
+    """How runs are started and ended."""
+    thresholds: Thresholds = Thresholds()
+    """Floors for measured figures."""
+    metrics: Metrics = Metrics()
+    """What is published, and how much of it."""
+    server: Server = Server()
+    """The metrics server."""
+    logging: Logging = Field(default=Logging())
+    """The service's own log."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Config:
+        refuse("Config", unknown_nodes(self.inventory, self.probes))
+        return self
+
+    def jobs(self) -> list[Job]:
+        """Every enabled job, in the order of the file. The same configuration gives the same ids."""
+        return [*self._probe_jobs(), *self._canary_jobs()]
+
+    def references(self) -> list[Reference]:
+        """Every file and secret that the configuration names."""
+        found = [Reference("server.web_config", file=self.server.web_config),
+                 Reference("server.bearer_token", secret=self.server.bearer_token)]
+        for index, target in enumerate(self.canary.targets):
+            found.append(Reference(f"canary.targets[{index}].ca_file", file=target.ca_file))
+            found.append(Reference(f"canary.targets[{index}].key", secret=target.key))
+        return [one for one in found if one.file is not None or one.secret is not None]
+
+    def _probe_jobs(self) -> list[Job]:
+        jobs: list[Job] = []
+        for name, probe in self.probes.items():
+            if not probe.enabled:
+                continue
+            when = probe.schedule.when(self.schedule)
+            for target in probe.chosen(self.inventory):
+                lanes = tuple(f"node/{node}" for node in dict.fromkeys(target.nodes))
+                jobs.append(Job(id=f"{name}/{target.label}", probe=name, target=target.label, nodes=target.nodes, transport=probe.transport,
+                                deadline=probe.deadline, spec=probe.spec(target, self.inventory), when=when, lanes=lanes))
+        return jobs
+
+    def _canary_jobs(self) -> list[Job]:
+        jobs: list[Job] = []
+        here = self.inventory.members()[0].name
+        for target in self.canary.targets:
+            for kind, prompt in target.prompts.items():
+                if target.enabled and prompt.enabled:
+                    jobs.append(Job(id=f"canary/{target.name}/{kind}", probe="canary", target=target.name, nodes=(here,), transport="any",
+                                    deadline=target.request(kind).longest + OVERHEAD_SECONDS, spec=target.spec(kind),
+                                    when=prompt.schedule.when(self.schedule), lanes=(f"canary/{target.name}",), key=target.key))
+        return jobs
+
+
+def unknown_nodes(inventory: Inventory, probes: Probes) -> list[Found]:
+    """Targets that name a node the inventory does not have."""
+    known = [node.name for node in inventory.members()]
+    found: list[Found] = []
+    for name, probe in probes.items():
+        for index, target in enumerate(probe.targets):
+            for rank, node in enumerate(target.nodes):
+                if node not in known:
+                    shown = ", ".join(known[:5]) + (", ..." if len(known) > 5 else "")
+                    found.append((("probes", name, "targets", index, "nodes", rank), f"node {node!r} is not in the inventory ({shown})"))
+    return found
