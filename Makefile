@@ -1,0 +1,68 @@
+# make demo   installs into .venv and runs real local probes      make test   installs and runs lint, types, unit and integration tests
+# make e2e    heavy tests: whole services and real engines        make bench  benchmarks with ratios (make bench ARGS=NAME for one)
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+UV_VERSION := 0.13.9
+ARGS ?=
+
+# Libraries that the engines' wheels load and do not bring, and `ip` for runs in network namespaces.
+RUN_PACKAGES := libibverbs1 librdmacm1 libnuma1 libcurl4 iproute2 python3-venv
+TEST_PACKAGES := $(RUN_PACKAGES) prometheus openssl
+
+.PHONY: demo test lint types unit integration pythons e2e bench lock clean setup setup-test
+.DEFAULT_GOAL := help
+
+help:
+	@head -2 Makefile | sed 's/^# //'
+
+setup:
+	@tests/setup.sh packages $(RUN_PACKAGES)
+	@$(MAKE) --no-print-directory $(VENV)/.installed
+
+setup-test:
+	@tests/setup.sh packages $(TEST_PACKAGES)
+	@$(MAKE) --no-print-directory $(VENV)/.installed
+
+$(VENV)/.installed: requirements.lock pyproject.toml
+	@UV_VERSION=$(UV_VERSION) PYTHON=$(PYTHON) VENV=$(VENV) tests/setup.sh venv
+	@touch $@
+
+demo: setup
+	@$(BIN)/efa-pulse demo $(ARGS)
+
+test: setup-test lint types
+	$(BIN)/python -m pytest tests/unit tests/integration $(ARGS)
+	$(BIN)/python tests/pythons.py
+
+lint: setup-test
+	$(BIN)/ruff check --output-format concise exporter probes dashboards tests
+	$(BIN)/lint-imports --no-cache
+
+types: setup-test
+	$(BIN)/mypy
+
+unit: setup-test
+	$(BIN)/python -m pytest tests/unit $(ARGS)
+
+integration: setup-test
+	$(BIN)/python -m pytest tests/integration $(ARGS)
+
+pythons: setup-test
+	$(BIN)/python tests/pythons.py
+
+e2e: setup-test
+	$(BIN)/python -m pytest tests/e2e $(ARGS)
+
+bench: setup-test
+	$(BIN)/python -m tests.bench $(ARGS)
+
+lock:
+	$(BIN)/uv pip compile pyproject.toml --extra exporter --group dev --group engines --python-version 3.11 --generate-hashes --no-header \
+	  -o requirements.lock $(ARGS)
+
+clean:
+	rm -rf $(VENV) .venv-3.* build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
