@@ -1,0 +1,82 @@
+"""What the engines' own log lines say. Versions each line was read in: Mooncake 0.3.13, NIXL 1.5.1, UCX 1.23."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+TAIL = 1 << 20
+
+_GLOG = re.compile(r"^[EWF]\d{4} \d\d:\d\d:\d\d\.\d+\s+\d+ (\S+?:\d+\] .*)$")
+_MOONCAKE_DEVICE = re.compile(r"EFA device \(libfabric\): (\S+), domain: (\S+), fabric: (\S+), provider: (\S+)")
+_MOONCAKE_TCP = re.compile(r"Installing TCP transport|Using TCP transport|TcpTransport: listen on port|MC_FORCE_TCP is set")
+_NIXL_RAILS = re.compile(r"Created (\d+) rails using provider=(\S+)")
+_UCX_LANES = re.compile(r"(?:inter|intra)-node cfg#\d+\s+(.*)$")
+_UCX_RMA = re.compile(r"\b(rma|rma_am)\(([^)]*)\)")
+_SHARED_MEMORY = {"sysv", "posix", "cma", "knem", "xpmem", "self", "cuda_ipc"}
+
+
+@dataclass(frozen=True)
+class Route:
+    """How blocks travel according to a log: the provider's name, whether it is RDMA, the devices it named."""
+
+    provider: str | None = None
+    fabric: str | None = None
+    rdma: bool | None = None
+    devices: tuple[str, ...] = ()
+    nics: int | None = None
+
+
+def read_tail(log: Path) -> str:
+    """The last MiB of a log; empty when it cannot be read."""
+    try:
+        with log.open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - TAIL))
+            return file.read().decode(errors="replace")
+    except (OSError, ValueError):
+        return ""
+
+
+def last_complaint(text: str) -> str | None:
+    """The last warning or error of a glog text, without its stamp."""
+    found = [match[1] for match in map(_GLOG.match, text.splitlines()) if match]
+    return found[-1][:300] if found else None
+
+
+def words_of(log: Path) -> str:
+    """The engine's last complaint as the tail of a message; empty when it made none."""
+    found = last_complaint(read_tail(log))
+    return f"; the engine says: {found}" if found else ""
+
+
+def mooncake_path(text: str) -> Route:
+    """From Mooncake's log. RDMA stays unknown: the engine prints nothing about it."""
+    devices = {match[1]: match for match in _MOONCAKE_DEVICE.finditer(text)}
+    if devices:
+        last = list(devices.values())[-1]
+        return Route(provider=last[4], fabric=last[3], devices=tuple(sorted(devices)), nics=len(devices))
+    return Route(provider="tcp", rdma=False) if mooncake_tcp(text) else Route()
+
+
+def mooncake_tcp(text: str) -> str | None:
+    """The line by which Mooncake says that it runs on TCP."""
+    return next((line[:200] for line in text.splitlines() if _MOONCAKE_TCP.search(line)), None)
+
+
+def nixl_path(text: str, backend: str) -> Route:
+    """From NIXL's log: rails of LIBFABRIC, lanes of UCX. UCX writes `rma(...)` for native and `rma_am(...)` for emulated remote access."""
+    if backend == "LIBFABRIC":
+        rails = _NIXL_RAILS.findall(text)
+        if not rails:
+            return Route()
+        count, provider = rails[-1]
+        return Route(provider=provider.rstrip(".,"), nics=int(count), rdma=None if provider.startswith("efa") else False)
+    lanes = [match[1] for match in map(_UCX_LANES.search, text.splitlines()) if match]
+    found = _UCX_RMA.search(lanes[-1]) if lanes else None
+    if found is None:
+        return Route()
+    transports, devices = zip(*(lane.partition("/")[::2] for lane in found[2].split()), strict=True)
+    rdma = found[1] == "rma" and not set(transports) & _SHARED_MEMORY
+    return Route(provider="+".join(sorted(set(transports))), rdma=rdma, devices=tuple(sorted(set(devices))))
