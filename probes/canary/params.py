@@ -12,10 +12,12 @@ from probes.canary.endpoint import Api, Endpoint, EndpointError, parse_endpoint
 
 DEFAULT_PROMPT_TOKENS = {"short": 32, "long": 4096}
 LOOKUP_TIMEOUT = 5.0
+LOOKUP_ABOVE = 512
+"""Prompt and answer up to this many tokens fit any served context, so it is not asked for."""
 
 _HEADER_NAME = re.compile(r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
 _SECRET_HEADERS = frozenset({"authorization", "proxy-authorization", "x-api-key", "api-key", "cookie"})
-_OWN_HEADERS = frozenset({"content-length", "transfer-encoding", "connection", "content-type", "accept-encoding", "expect", "te"})
+_OWN_HEADERS = frozenset({"content-length", "transfer-encoding", "connection", "accept", "content-type", "accept-encoding", "expect", "te"})
 _OWN_BODY = frozenset({"model", "messages", "prompt", "stream", "max_tokens", "max_completion_tokens", "temperature", "seed", "ignore_eos"})
 
 
@@ -128,6 +130,12 @@ class CanaryParams(BaseModel):
         return self.prompt_tokens if self.prompt_tokens is not None else DEFAULT_PROMPT_TOKENS[self.prompt]
 
     @property
+    def needs_lookup(self) -> bool:
+        """Whether the endpoint is asked for its context length before the request."""
+        return self.context_length is None and self.wanted_prompt_tokens + self.max_tokens > LOOKUP_ABOVE
+
+    @property
     def longest(self) -> float:
         """Seconds after which a run with these deadlines has ended, whatever the endpoint does: a run's deadline must be above it."""
-        return LOOKUP_TIMEOUT + self.connect_timeout + self.tls_timeout + self.total_timeout + 1.0
+        lookup = LOOKUP_TIMEOUT if self.needs_lookup else 0.0
+        return lookup + self.connect_timeout + self.tls_timeout + self.total_timeout + 1.0
