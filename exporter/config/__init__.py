@@ -2,14 +2,20 @@
 
 What the rest of the service uses:
 
-- `load(path) -> Config`, or ConfigError that holds every problem with file, line, column, dotted path, what and what to do.
-- `Config`: `.inventory .schedule .probes .canary .launch .thresholds .metrics .server .logging`; `Config()` is what an empty file gives;
+- `load(path) -> Config`, or ConfigError whose `problems` hold everything wrong with file, line, column, dotted path, what and what to do.
+  `load(path, references=False)` does not look whether the files and secrets it names are there (for CI and laptops).
+- `Config`: `.inventory .schedule .probes .canary .launch .thresholds .metrics .server .logging`. `Config()` is what an empty file gives.
   `.jobs() -> list[Job]` is what has to be measured, `.references()` the files and secrets it names.
 - `Job`: `id probe target nodes transport deadline spec when lanes key`; `job.spec_with(folder)` is the spec with the key's file in it.
+- `worst_case(config) -> list[Capacity]`: bytes of the largest possible result of each probe against the limit.
+- `Secret.read() -> str`, or SecretError.
 """
 
 from exporter.config.base import Secret, SecretError
+from exporter.config.capacity import Capacity, worst_case
 from exporter.config.jobs import Job
+from exporter.config.load import load
+from exporter.config.problems import ConfigError, Problem
 from exporter.config.root import Config, Reference
 
-__all__ = ["Config", "Job", "Reference", "Secret", "SecretError"]
+__all__ = ["Capacity", "Config", "ConfigError", "Job", "Problem", "Reference", "Secret", "SecretError", "load", "worst_case"]

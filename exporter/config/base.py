@@ -24,14 +24,14 @@ class SecretError(ValueError):
     """A secret that cannot be read. The text names the file or variable and what to do, never the secret."""
 
 
-def _path(value: Any, info: ValidationInfo) -> Path:
+def _path(value: Any, info: ValidationInfo) -> str:
     if not isinstance(value, (str, Path)) or not str(value).strip():
         raise ValueError("a file name is needed")
     if "\0" in str(value):
         raise ValueError("a file name cannot hold a NUL character")
     # A relative name is relative to the configuration file, so that a folder of files can be moved as one.
     base = (info.context or {}).get("base")
-    return Path(base, value) if base is not None else Path(value)
+    return str(Path(base, value)) if base is not None else str(value)
 
 
 def _one_line(value: str) -> str:

@@ -15,6 +15,7 @@ from exporter.config.launch import Launch
 from exporter.config.log import Logging
 from exporter.config.metrics import Metrics
 from exporter.config.probes import Probes
+from exporter.config.problems import Loc
 from exporter.config.schedule import Schedules
 from exporter.config.semantic import Found, refuse
 from exporter.config.server import Server
@@ -23,11 +24,17 @@ from exporter.config.thresholds import Thresholds
 
 @dataclass(frozen=True)
 class Reference:
-    """Something outside the configuration file that it names. `path` is the dotted path of the key."""
+    """Something outside the configuration file that it names at `loc`: a file (with `certificates` in PEM form) or a secret."""
 
-    path: str
+    loc: Loc
     file: Path | None = None
     secret: Secret | None = None
+    certificates: bool = False
+
+    @property
+    def watched(self) -> Path | None:
+        """The file behind it; None for an environment variable."""
+        return self.secret.file if self.secret is not None else self.file
 
 
 class Config(Model):
@@ -63,11 +70,11 @@ class Config(Model):
 
     def references(self) -> list[Reference]:
         """Every file and secret that the configuration names."""
-        found = [Reference("server.web_config", file=self.server.web_config),
-                 Reference("server.bearer_token", secret=self.server.bearer_token)]
+        found = [Reference(("server", "web_config"), file=self.server.web_config),
+                 Reference(("server", "bearer_token"), secret=self.server.bearer_token)]
         for index, target in enumerate(self.canary.targets):
-            found.append(Reference(f"canary.targets[{index}].ca_file", file=target.ca_file))
-            found.append(Reference(f"canary.targets[{index}].key", secret=target.key))
+            found.append(Reference(("canary", "targets", index, "ca_file"), file=target.ca_file, certificates=True))
+            found.append(Reference(("canary", "targets", index, "key"), secret=target.key))
         return [one for one in found if one.file is not None or one.secret is not None]
 
     def _probe_jobs(self) -> list[Job]:
