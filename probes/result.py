@@ -11,9 +11,9 @@ import binascii
 import json
 import zlib
 from enum import Enum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from probes.reasons import DIED_IN, Outcome, Reason, outcome_of
 
@@ -23,11 +23,21 @@ LIMIT = 4096
 INFLATED_LIMIT = 1 << 20
 CUT_MARK = "…[cut]"
 
-Column = list[float | None]
+DIGITS = 6
+"""Significant digits of measured figures: a millionth of the value, and half the bytes of a full float."""
 
 
 class ResultError(ValueError):
     """A result document that cannot be read or written. The text says what is wrong."""
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")
+
+
+Figure = Annotated[float, AfterValidator(_rounded)]
+"""A measured figure, kept to `DIGITS` significant digits."""
+Column = list[Figure | None]
 
 
 class Model(BaseModel):
@@ -71,7 +81,7 @@ class Measurement(Model):
     iterations: list[int] = Field(default_factory=list)
     wrong: list[int | None] | None = None
     batch: int = 1
-    cold: float | None = None
+    cold: Figure | None = None
     variant: str | None = None
 
     @model_validator(mode="after")
@@ -129,6 +139,7 @@ class Stream(Model):
     status: str
     http_status: int | None = None
     clock: Literal["kernel", "user"] = "kernel"
+    resolve: float | None = None
     connect: float | None = None
     tls: float | None = None
     ttfb: float | None = None
@@ -139,7 +150,7 @@ class Stream(Model):
     e2e: float | None = None
     stream_close: float | None = None
     output_tokens_per_second: float | None = None
-    itl: list[float] = Field(default_factory=list)
+    itl: list[Figure] = Field(default_factory=list)
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     cached_tokens: int | None = None

@@ -70,7 +70,7 @@ def test_texts_are_cut_with_a_mark_and_numbers_never() -> None:
 
 def test_what_cannot_fit_is_an_error_that_says_what_to_do() -> None:
     rng = random.Random(3)
-    sizes = list(range(1, 400))
+    sizes = list(range(1, 1200))
     row = Measurement(operation="write", memory="dram", kind="goodput", bytes=sizes, bandwidth=[rng.random() for _ in sizes])
     with pytest.raises(ResultError, match="measure fewer sizes"):
         encode(result(measurements=[row, row.model_copy(update={"operation": "read"})]))
