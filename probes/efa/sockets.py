@@ -14,11 +14,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from probes.efa.process_tree import ProcessTree
 from probes.efa.sock_diag import SockDiag, SockDiagError, SocketCount
-from probes.processes import descendants
 
 FORGET_AFTER = 8  # looks without a sight before the counts of a closed socket are folded into one sum
-MAX_PROCESSES = 4096
 
 
 class SocketBytes:
@@ -29,8 +28,7 @@ class SocketBytes:
 
     def __init__(self, pid: int, proc: Path = Path("/proc")) -> None:
         self._proc = proc
-        self._processes: dict[int, str] = {}
-        self._pid = pid
+        self._tree = ProcessTree(pid, proc)
         self._own: dict[int, tuple[int, int, int]] = {}
         self._strangers: dict[int, int] = {}
         self._closed = (0, 0)
@@ -126,7 +124,7 @@ class SocketBytes:
     def _inodes(self) -> set[int]:
         """Inodes of all sockets that our processes hold. Raises OSError when they may not be looked into."""
         found: set[int] = set()
-        for pid in self._alive():
+        for pid in self._tree.alive():
             try:
                 if not self._same_namespace(pid):
                     raise OSError(f"process {pid} lives in another network namespace")
@@ -148,22 +146,6 @@ class SocketBytes:
         except PermissionError:
             return True  # the look at its files that follows says it better
 
-    def _alive(self) -> list[int]:
-        """The process, its descendants, and those seen before: one whose parent died stays ours."""
-        queue = [self._pid, *self._processes]
-        alive: dict[int, str] = {}
-        while queue and len(alive) < MAX_PROCESSES:
-            pid = queue.pop()
-            if pid in alive:
-                continue
-            birth = _birth(self._proc, pid)
-            if birth is None or self._processes.get(pid, birth) != birth:
-                continue  # gone, or its number was given to somebody else
-            alive[pid] = birth
-            queue.extend(_children(self._proc, pid))
-        self._processes = alive
-        return list(alive)
-
 
 def _socket_inode(path: str) -> int | None:
     try:
@@ -171,31 +153,3 @@ def _socket_inode(path: str) -> int | None:
     except FileNotFoundError:
         return None
     return int(target[8:-1]) if target.startswith("socket:[") else None
-
-
-def _birth(proc: Path, pid: int) -> str | None:
-    """The start time of a living process, in the kernel's ticks: with it, a pid names one process for ever. None for a dead one."""
-    try:
-        stat = (proc / str(pid) / "stat").read_bytes()
-    except OSError:
-        return None
-    fields = stat.rpartition(b")")[2].split()
-    return fields[19].decode() if len(fields) > 19 and fields[0] not in b"ZX" else None
-
-
-def _children(proc: Path, pid: int) -> list[int]:
-    """Processes started by any thread of `pid`. Kernels without that list are asked for every process instead."""
-    found: list[int] = []
-    listed = False
-    try:
-        with os.scandir(proc / str(pid) / "task") as tasks:
-            for task in tasks:
-                try:
-                    with open(task.path + "/children", "rb") as file:  # noqa: PTH123 - hundreds of threads, four times a second
-                        found += [int(word) for word in file.read().split()]
-                    listed = True
-                except OSError:
-                    continue
-    except OSError:
-        return []
-    return found if listed else descendants(pid)
