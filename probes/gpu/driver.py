@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Union
 
 from probes.reasons import Reason
 
@@ -20,7 +19,7 @@ _BUSY_CODES = frozenset({OUT_OF_MEMORY, 46})
 _LIBRARY = "libcuda.so.1"
 _NON_BLOCKING = 1
 
-Argument = Union[ctypes.c_uint32, ctypes.c_uint64]
+Argument = ctypes.c_uint32 | ctypes.c_uint64
 
 
 class CudaError(Exception):
@@ -32,7 +31,7 @@ class CudaError(Exception):
 
 
 class Driver:
-    """The driver library, initialised. Raises CudaError: `gpu_missing` without driver or GPU, `engine_incompatible` when it will not start."""
+    """The driver library, initialised. Raises CudaError: `gpu_missing` without driver or GPU, `engine_incompatible` if it will not start."""
 
     def __init__(self) -> None:
         try:

@@ -19,7 +19,7 @@ _U32 = 0xFFFFFFFF
 
 @dataclass(frozen=True)
 class Part:
-    """A piece of a receive buffer, in elements: `count` at `at` are the sum, over `ranks` ranks from `first_rank`, of theirs from `index`."""
+    """A piece of a receive buffer, in elements: `count` at `at` are the sum of the elements from `index` of `ranks` ranks."""
 
     at: int
     count: int
