@@ -14,6 +14,7 @@ from exporter.config.jobs import Job
 from exporter.config.launch import Launch
 from exporter.config.log import Logging
 from exporter.config.metrics import Metrics
+from exporter.config.planning import Planning
 from exporter.config.probes import Probes
 from exporter.config.problems import Loc
 from exporter.config.schedule import Schedules
@@ -50,6 +51,8 @@ class Config(Model):
     """Which endpoints get canary requests."""
     launch: Launch = Launch()
     """How runs are started and ended."""
+    planning: Planning = Planning()
+    """Rounds over the nodes of a fleet: who is probed when, and what that may cost."""
     thresholds: Thresholds = Thresholds()
     """Floors for measured figures."""
     metrics: Metrics = Metrics()
