@@ -46,8 +46,8 @@ class Observer:
         return self._throttling
 
     def evidence(self, probe: str, reported: dict[str, Any] | None, log_path: Path) -> dict[str, Any] | None:
-        """The probe's own evidence joined with TCP bytes and markers. None for a probe that moves nothing between ranks."""
-        stack = STACKS.get(probe)
+        """The probe's own evidence joined with TCP bytes and markers. None for a probe that says nothing of a transport."""
+        stack = STACKS.get(probe) or (reported or {}).get("stack")
         if stack is None:
             return reported
         evidence: dict[str, Any] = {"stack": stack, **(reported or {})}

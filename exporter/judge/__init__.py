@@ -1,1 +1,1 @@
-
+"""From results to a verdict: three proofs (transport, speed, answer) kept apart, pure functions only."""

@@ -1,0 +1,50 @@
+"""The command line. One module per command; `run` is the entry and turns every error of a user into one line and status 64."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+import typer
+
+from exporter.cli import canary, check, demo, parse, plan, probe, service
+from exporter.cli.exits import Exit, UsageError
+from exporter.config import ConfigError
+
+app = typer.Typer(
+    name="efa-pulse",
+    help="Watch the network and the serving path of disaggregated LLM inference on AWS EFA.\n\n"
+         "Exit status: 0 ok, 1 something is bad, 2 could not measure, 64 wrong usage.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+app.command("run")(service.run)
+app.command("demo")(demo.demo)
+app.add_typer(probe.app, name="probe")
+app.command("canary")(canary.canary)
+app.command("plan")(plan.plan)
+app.command("check-config")(check.check_config)
+app.add_typer(parse.app, name="parse")
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command. Returns the exit status."""
+    try:
+        status = app(args=arguments, prog_name="efa-pulse", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        sys.stderr.write(error.format_message() + "\n")
+        return Exit.USAGE
+    except click.ClickException as error:
+        error.show()
+        return Exit.USAGE
+    except (UsageError, ConfigError) as error:
+        sys.stderr.write(f"efa-pulse: {error}\n")
+        return Exit.USAGE
+    except (click.Abort, KeyboardInterrupt):
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 141
+    return int(status) if isinstance(status, int) else Exit.OK

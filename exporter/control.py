@@ -1,0 +1,207 @@
+"""The control loop: the one writer of jobs, runs and verdicts. It takes events from one queue; everything else only reads snapshots.
+
+    tick of the scheduler ─> due ─> lanes and caps ─> launcher ─> run ends ─> judge ─> publisher, listeners
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from exporter import log
+from exporter.config import Config, Job, SecretError
+from exporter.dispatch import Caps, Dispatcher
+from exporter.judge.judge import judge
+from exporter.judge.verdict import Verdict
+from exporter.launch import Launcher
+from exporter.publish.publisher import Publisher
+from exporter.runs import Run, RunSpec, missing_result, new_run_id
+from exporter.scheduler import Scheduler, Tick
+from probes.reasons import Outcome, Reason
+
+HEARTBEAT_SECONDS = 1.0
+CANARY = "canary"
+ROUTE = "router"
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run has ended."""
+
+    run: Run
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A configuration was read: the new one, or why it was refused. `at` is Unix seconds."""
+
+    config: Config | None
+    error: str | None
+    at: float
+
+
+@dataclass(frozen=True)
+class Stop:
+    """End the loop."""
+
+
+Event = Tick | Finished | Loaded | Stop
+Listener = Callable[[Verdict], None]
+
+
+class Clock(Protocol):
+    """Unix seconds."""
+
+    def __call__(self) -> float:
+        """Now."""
+        ...
+
+
+class Control:
+    """Turns ticks into runs and runs into published verdicts. All methods but `run` and `events` belong to the loop's own thread."""
+
+    def __init__(self, config: Config, *, events: queue.Queue[Event], launcher: Launcher, scheduler: Scheduler, publisher: Publisher,
+                 secrets_dir: Path, clock: Clock = time.time) -> None:
+        self.events = events
+        self._launcher = launcher
+        self._scheduler = scheduler
+        self._publisher = publisher
+        self._secrets_dir = secrets_dir
+        self._clock = clock
+        self._listeners: list[Listener] = []
+        self._config = config
+        self._jobs: dict[str, Job] = {}
+        self._dispatcher = Dispatcher(Caps(1, 1))
+        self._log = log.get()
+        self._stopping = False
+        self._apply(config)
+        publisher.config_loaded(True, clock())
+        publisher.commit()
+
+    def listen(self, listener: Listener) -> None:
+        """Call `listener` with every verdict, in the loop's thread."""
+        self._listeners.append(listener)
+
+    @property
+    def jobs(self) -> list[Job]:
+        """What is configured."""
+        return list(self._jobs.values())
+
+    def run(self) -> None:
+        """Handle events until Stop. One event that fails is logged and never ends the loop."""
+        while not self._stopping:
+            try:
+                event = self.events.get(timeout=HEARTBEAT_SECONDS)
+            except queue.Empty:
+                event = None
+            self.handle(event)
+
+    def drain(self) -> None:
+        """Handle what is still queued, after everything that produces events has ended."""
+        while True:
+            try:
+                self.handle(self.events.get_nowait())
+            except queue.Empty:
+                return
+
+    def handle(self, event: Event | None) -> None:
+        """One turn of the loop: an event, or None for the heartbeat."""
+        try:
+            match event:
+                case Tick():
+                    self._due(event)
+                case Finished(run):
+                    self._finished(run)
+                case Loaded():
+                    self._loaded(event)
+                case Stop():
+                    self._stopping = True
+                case None:
+                    pass
+            if not self._stopping:
+                self._start_ready()
+            self._publisher.scheduler_tick(self._scheduler.last_tick)
+            self._publisher.commit()
+        except Exception as error:
+            self._log.exception("an event could not be handled", kind=type(event).__name__, error=str(error))
+
+    def _due(self, tick: Tick) -> None:
+        job = self._jobs.get(tick.job_id)
+        if job is None:
+            return
+        self._publisher.run_started(tick.lag)
+        if not self._dispatcher.due(job):
+            self._log.info("left out: the target is busy", job=job.id)
+
+    def _start_ready(self) -> None:
+        for job in self._dispatcher.ready():
+            run_id = new_run_id(job.probe, self._clock())
+            labels = {"prompt": str(job.spec.get("prompt", "short")), "route": ROUTE} if job.probe == CANARY else {}
+            spec = RunSpec(run_id, job.probe, job.target, job.nodes, job.transport, job.deadline, job.spec, labels)
+            self._dispatcher.started(job, run_id)
+            self._scheduler.busy(job.id, True)
+            try:
+                self._launcher.start(replace(spec, spec=job.spec_with(self._secrets_dir)))
+            except (SecretError, RuntimeError) as error:
+                self._finished(_unstarted(spec, str(error), self._clock()))
+
+    def _finished(self, run: Run) -> None:
+        job = self._dispatcher.finished(run.spec.run_id)
+        if job is not None:
+            self._scheduler.busy(job.id, False)
+        verdict = judge(run, floors=self._config.thresholds.floors, instance_types=self._instance_types())
+        if job is None or job.id in self._jobs:
+            self._publisher.run_finished(verdict)
+        level = self._log.info if verdict.outcome is Outcome.OK else self._log.warning
+        level("run finished", run_id=run.spec.run_id, probe=run.spec.probe, target=run.spec.target, outcome=verdict.outcome.value,
+              reason=verdict.reason.value, message=verdict.message, transport=verdict.transport.value if verdict.transport else None,
+              seconds=round(run.finished - run.started, 3))
+        for listener in self._listeners:
+            listener(verdict)
+
+    def _loaded(self, event: Loaded) -> None:
+        self._publisher.config_loaded(event.config is not None, event.at)
+        if event.config is None:
+            self._log.error("the configuration was refused, the last good one stays in use", error=event.error)
+            return
+        self._apply(event.config)
+        self._log.info("configuration loaded", jobs=len(self._jobs))
+
+    def _apply(self, config: Config) -> None:
+        """Make `config` the one in use. What runs goes on; what waits and is no longer wanted is forgotten."""
+        jobs = {job.id: job for job in config.jobs()}
+        now = self._clock()
+        efa = {node: {job.probe for job in jobs.values() if job.transport == "efa" and node in job.nodes}
+               for node in {node for job in jobs.values() if job.probe != CANARY for node in job.nodes}}
+        for node, probes in sorted(efa.items()):
+            self._publisher.node_seen(node, now, probes)
+        for node in self._nodes_of(self._jobs) - efa.keys():
+            self._publisher.node_removed(node)
+        for probe in sorted({job.probe for job in jobs.values()}):
+            self._publisher.declare_probe(probe)
+        for job in jobs.values():
+            if job.probe == CANARY:
+                self._publisher.declare_canary(job.target, ROUTE, str(job.spec.get("prompt", "short")))
+        targets = {job.target for job in jobs.values() if job.probe == CANARY}
+        for target in {job.target for job in self._jobs.values() if job.probe == CANARY} - targets:
+            self._publisher.canary_removed(target)
+        self._config, self._jobs = config, jobs
+        self._dispatcher.caps = Caps(config.launch.concurrency, config.launch.canary_concurrency)
+        self._dispatcher.keep(jobs)
+        self._scheduler.apply(list(jobs.values()))
+
+    @staticmethod
+    def _nodes_of(jobs: Mapping[str, Job]) -> set[str]:
+        return {node for job in jobs.values() if job.probe != CANARY for node in job.nodes}
+
+    def _instance_types(self) -> dict[str, str | None]:
+        return {node.name: node.instance_type for node in self._config.inventory.members()}
+
+
+def _unstarted(spec: RunSpec, why: str, now: float) -> Run:
+    results = tuple(missing_result(spec, rank, Reason.LAUNCH_FAILED, why, now, now) for rank in range(spec.world_size))
+    return Run(spec, results, now, now)

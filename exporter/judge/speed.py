@@ -1,0 +1,109 @@
+"""Is it fast enough? Floors with a source per row, and whether the worker had the CPU to measure at all.
+
+A starved worker is never called slow: what it measured is then unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from exporter.config.thresholds import Floor
+from probes.reasons import Reason
+from probes.result import Measurement, Result, Throttling
+
+STARVED_SHARE = 0.25
+"""Share of the window a worker may be throttled, or wait for a CPU it is entitled to, before its speed means nothing."""
+
+
+@dataclass(frozen=True)
+class SpeedFinding:
+    """Speed of one run: `ok`, or the reason, with the figures behind it. `holds` None means there was nothing to compare."""
+
+    reason: Reason
+    says: str
+    holds: bool | None
+
+
+@dataclass(frozen=True)
+class _Shortfall:
+    """By how much a figure misses its floor: 0.8 is 80 % of what it must be."""
+
+    share: float
+    says: str
+
+
+def judge_speed(results: Sequence[Result], floors: Iterable[Floor], instance_types: Mapping[str, str | None]) -> SpeedFinding:
+    """Compare every measured figure with the floors that cover it; the largest shortfall speaks.
+
+    `instance_types` gives the EC2 type of each node. A floor with an instance type wins over one without.
+    """
+    by_key: dict[tuple[str, str, int, str], list[Floor]] = {}
+    for floor in floors:
+        by_key.setdefault((floor.probe, floor.operation, floor.bytes, floor.memory), []).append(floor)
+    figures = compared = 0
+    shortfalls: list[_Shortfall] = []
+    for result in results:
+        kind = instance_types.get(result.node)
+        for row in result.measurements:
+            for index, size in enumerate(row.bytes):
+                figures += row.bandwidth[index] is not None
+                found = _best(by_key.get((result.probe, row.operation, size, row.memory), ()), kind)
+                if found is not None:
+                    compared += 1
+                    shortfalls += _shortfalls(found, row, index)
+    if shortfalls:
+        largest = min(shortfalls, key=lambda shortfall: shortfall.share)
+        starved = _starved(results)
+        if starved:
+            return SpeedFinding(Reason.CPU_STARVED, f"{largest.says}, but {starved}", None)
+        return SpeedFinding(Reason.BELOW_FLOOR, largest.says, holds=False)
+    if not compared:
+        return SpeedFinding(Reason.OK, f"{figures} figures, and no floor is set for them" if figures else "no figure", None)
+    return SpeedFinding(Reason.OK, f"{compared} figures keep their floors", holds=True)
+
+
+def starvation(throttling: Throttling | None, window: float) -> str | None:
+    """Why a worker got too little CPU in a window of `window` seconds, or None when it did not or nobody can tell."""
+    if throttling is None or window <= 0:
+        return None
+    if throttling.periods and throttling.throttled_periods is not None:
+        share = throttling.throttled_periods / throttling.periods
+        if share > STARVED_SHARE:
+            return f"its cgroup was throttled in {share:.0%} of the periods"
+    if throttling.wait_seconds is not None and throttling.wait_seconds / window > STARVED_SHARE:
+        return f"it waited {throttling.wait_seconds:.2f} s for a CPU in a window of {window:.2f} s"
+    return None
+
+
+def _best(candidates: Iterable[Floor], instance_type: str | None) -> Floor | None:
+    fallback = None
+    for floor in candidates:
+        if floor.instance_type is None:
+            fallback = floor
+        elif floor.instance_type == instance_type:
+            return floor
+    return fallback
+
+
+def _shortfalls(floor: Floor, row: Measurement, index: int) -> Iterator[_Shortfall]:
+    what = f"{row.operation} of {row.bytes[index]} bytes in {row.memory}"
+    value = row.bandwidth[index]
+    if floor.min_bandwidth is not None and value is not None and value < floor.min_bandwidth:
+        share = value / floor.min_bandwidth
+        yield _Shortfall(share, f"{what}: {value / 1e9:.3g} GB/s, {share:.0%} of the floor {floor.min_bandwidth / 1e9:.3g} GB/s "
+                                f"({floor.source})")
+    for name, limit in (("p50", floor.max_p50), ("p99", floor.max_p99)):
+        column = row.latency.get(name)
+        seconds = column[index] if column is not None else None
+        if limit is not None and seconds is not None and seconds > limit:
+            yield _Shortfall(limit / seconds, f"{what}: {name} {seconds * 1e6:.4g} us, more than {limit * 1e6:.4g} us ({floor.source})")
+
+
+def _starved(results: Sequence[Result]) -> str | None:
+    for result in results:
+        if result.measure is not None:
+            why = starvation(result.throttling, result.measure.end - result.measure.start)
+            if why:
+                return f"rank {result.rank} was starved: {why}"
+    return None
