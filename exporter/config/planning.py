@@ -44,7 +44,8 @@ class Gates(Model):
     min_age: Annotated[Duration, Field(le=86400)] = 300.0
     """Time that a new node gets to settle before its first probe."""
     tolerations: Annotated[tuple[Toleration, ...], Field(max_length=64)] = (
-        Toleration(key="nvidia.com/gpu", operator="Exists"), Toleration(key="vpc.amazonaws.com/efa", operator="Exists"))
+        Toleration(key="nvidia.com/gpu", operator="Exists"), Toleration(key="aws.amazon.com/efa", operator="Exists"),
+        Toleration(key="vpc.amazonaws.com/efa", operator="Exists"))
     """Taints that probes tolerate; those of GPU and EFA nodes by default."""
     max_background: Share = 0.1
     """Traffic of others on a node's EFA devices, as a share of its line rate, above which nothing is measured there."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import time
+from datetime import datetime, time, timezone
 from typing import Annotated, Any, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from exporter.config.base import Line, Model
 from exporter.config.cron import CronError, parse_cron
+from exporter.config.quiet import Quiet, next_open
 from probes.units import Duration, parse_duration, show_duration
 
 Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
@@ -65,15 +66,14 @@ class QuietWindow(Model):
     """Why, for those who read the status."""
 
 
-@dataclass(frozen=True)
-class Quiet:
-    """A quiet window with everything filled in. `days` are 0 for Monday to 6 for Sunday; `end` None is midnight at the end of the day."""
+def _some_time_is_left(windows: tuple[QuietWindow, ...]) -> tuple[QuietWindow, ...]:
+    if next_open([_quiet(window, "UTC") for window in windows], datetime(2026, 1, 5, tzinfo=timezone.utc)) is None:
+        raise ValueError("these windows leave no time of the week in which anything could run: shorten one of them")
+    return windows
 
-    days: frozenset[int]
-    start: time
-    end: time | None
-    zone: str
-    reason: str
+
+QuietWindows = Annotated[tuple[QuietWindow, ...], AfterValidator(_some_time_is_left), Field(max_length=64)]
+"""Quiet windows that do not cover the whole week."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Schedules(Model):
     """Run everything once soon after the start, unless it ran less than one interval ago."""
     start_spread: Annotated[Duration, Field(le=86400)] = 10.0
     """Time over which the first round after the start is spread."""
-    quiet_windows: Annotated[tuple[QuietWindow, ...], Field(max_length=64)] = ()
+    quiet_windows: QuietWindows = ()
     """Parts of the week in which nothing is started."""
 
 
@@ -118,7 +118,7 @@ class Schedule(Model):
     """Give each target its own fixed offset within the interval, so that targets do not run in step. Cron times are never moved by it."""
     run_at_start: bool | None = None
     """Default: `schedule.run_at_start`."""
-    quiet_windows: Annotated[tuple[QuietWindow, ...], Field(max_length=64)] | None = None
+    quiet_windows: QuietWindows | None = None
     """Default: `schedule.quiet_windows`; an empty list turns them off."""
 
     @model_validator(mode="after")
