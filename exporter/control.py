@@ -140,7 +140,9 @@ class Control:
     def _start_ready(self) -> None:
         for job in self._dispatcher.ready():
             run_id = new_run_id(job.probe, self._clock())
-            labels = {"prompt": str(job.spec.get("prompt", "short")), "route": ROUTE} if job.probe == CANARY else {}
+            labels = {"job": job.id}
+            if job.probe == CANARY:
+                labels |= {"prompt": str(job.spec.get("prompt", "short")), "route": ROUTE}
             spec = RunSpec(run_id, job.probe, job.target, job.nodes, job.transport, job.deadline, job.spec, labels)
             self._dispatcher.started(job, run_id)
             self._scheduler.busy(job.id, True)

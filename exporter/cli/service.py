@@ -1,0 +1,27 @@
+"""`efa-pulse run`: the service."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from exporter import config as configuration
+from exporter import log
+from exporter.cli.exits import Exit, UsageError
+from exporter.config import Config
+from exporter.service import Service
+
+
+def run(
+    config: Annotated[Path | None, typer.Option("--config", "-c", help="Configuration file; without one the defaults hold.")] = None,
+) -> int:
+    """Run the service until SIGTERM or Ctrl-C: schedule, launch, judge, publish. SIGHUP and a changed file reload the configuration."""
+    loaded = configuration.load(config) if config is not None else Config()
+    log.configure(loaded.logging)
+    try:
+        Service(loaded, config).run()
+    except OSError as error:
+        raise UsageError(f"server.listen {loaded.server.listen}: {error.strerror or error}: choose another address") from None
+    return Exit.OK
