@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from probes.units import Duration, Size
+
 
 class NodeParams(BaseModel):
     """What the preflight expects of a node. A field left out is not expected, only shown. Sizes are bytes, times seconds.
@@ -17,8 +19,8 @@ class NodeParams(BaseModel):
     instance_type: str | None = Field(default=None, max_length=64, description="EC2 instance type, looked up in the instance table")
     expected_devices: int | None = Field(default=None, ge=0, le=128, description="EFA devices the node must show; default: from the table")
     allocatable: int | None = Field(default=None, ge=0, le=128, description="EFA devices Kubernetes lists as allocatable on the node")
-    min_memlock: int = Field(default=16 * 2**30, ge=0, description="locked memory the worker must be allowed, bytes")
-    min_hugepages: int = Field(default=0, ge=0, description="2 MiB huge pages that must be free, bytes; 0: only shown")
+    min_memlock: Size = Field(default=16 * 2**30, ge=0, description="locked memory the worker must be allowed, bytes")
+    min_hugepages: Size = Field(default=0, ge=0, description="2 MiB huge pages that must be free, bytes; 0: only shown")
     fi_info: bool = Field(default=True, description="ask `fi_info -p efa -t FI_EP_RDM` for RDM domains, where the tool is installed")
     nixl_agent: bool = Field(default=True, description="start a NIXL agent (LIBFABRIC, provider efa), where nixl is installed")
-    tool_timeout: float = Field(default=15.0, gt=0, le=120, description="deadline of each tool, seconds")
+    tool_timeout: Duration = Field(default=15.0, gt=0, le=120, description="deadline of each tool, seconds")

@@ -9,6 +9,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
 from probes.canary.endpoint import Api, Endpoint, EndpointError, parse_endpoint
+from probes.units import Duration
 
 DEFAULT_PROMPT_TOKENS = {"short": 32, "long": 4096}
 LOOKUP_TIMEOUT = 5.0
@@ -56,12 +57,12 @@ class CanaryParams(BaseModel):
     insecure: bool = Field(default=False, description="accept any certificate")
     trust_env: bool = Field(default=False, description="use the proxy that the environment names")
 
-    connect_timeout: float = Field(default=5.0, gt=0, le=600, description="name resolution and TCP connection")
-    tls_timeout: float = Field(default=5.0, gt=0, le=600)
-    head_timeout: float = Field(default=30.0, gt=0, le=3600)
-    first_token_timeout: float = Field(default=30.0, gt=0, le=3600)
-    stall_timeout: float = Field(default=10.0, gt=0, le=3600)
-    total_timeout: float = Field(default=60.0, gt=0, le=3600)
+    connect_timeout: Duration = Field(default=5.0, gt=0, le=600, description="name resolution and TCP connection")
+    tls_timeout: Duration = Field(default=5.0, gt=0, le=600)
+    head_timeout: Duration = Field(default=30.0, gt=0, le=3600)
+    first_token_timeout: Duration = Field(default=30.0, gt=0, le=3600)
+    stall_timeout: Duration = Field(default=10.0, gt=0, le=3600)
+    total_timeout: Duration = Field(default=60.0, gt=0, le=3600)
 
     @field_validator("url")
     @classmethod

@@ -44,7 +44,7 @@ Block = Annotated[Size, Field(ge=KIB, le=GIB)]
 class KvParams(BaseModel):
     """What both KV probes share. The defaults are the light run: a few seconds on two cores."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     sizes: Annotated[list[Block], Field(min_length=1, max_length=16), AfterValidator(_ascending)] = [64 * KIB, MIB, 16 * MIB]
     """Bytes of one block, 1 KiB to 1 GiB; measured in ascending order."""
