@@ -95,6 +95,8 @@ class Node:
     efa_source: Literal["device-plugin", "dra"] | None = None
     efa_expected: int | None = None
     """What the instance type should have, from the instance table."""
+    line_rate: float | None = None
+    """Bytes per second that all EFA devices of the node reach together in one direction, from the instance table."""
     gpu: Room | None = None
     hugepages: Room | None = None
     """2 MiB pages, bytes."""
