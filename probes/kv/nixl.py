@@ -23,6 +23,7 @@ from probes.kv.memory import Region
 from probes.kv.params import NixlParams
 from probes.kv.run import PairRun
 from probes.kv.timing import Budget, Samples
+from probes.kv.waiting import Patience, usable_cpus
 from probes.reasons import Reason
 from probes.result import Evidence, Finding
 from probes.worker import Context, ProbeFailure, Report
@@ -32,8 +33,6 @@ DISTRIBUTIONS = ("nixl", "nixl-cu13", "nixl-cu12")
 STEERING = ("FI_PROVIDER", "UCX_TLS")
 LOG_LEVELS = {"NIXL_LOG_LEVEL": "INFO", "UCX_LOG_LEVEL": "info"}
 SHORTEST_TIMEOUT, LONGEST_TIMEOUT = 5.0, 30.0
-SPIN_SECONDS = 200e-6
-"""A transfer is polled without a pause for so long, then with pauses of 2 % of its age: on few cores the progress thread needs the CPU."""
 DATA, ASK, ANSWER = b"efa-pulse:data", b"efa-pulse:have:", b"efa-pulse:has:"
 
 
@@ -111,6 +110,7 @@ class NixlEngine:
         self._peer_device = 0
         self._writes = 0
         self._asked = 0
+        self._patience = Patience(usable_cpus())
         bindings = getattr(api, "nixlBind", api)
         own = [value for value in vars(bindings).values() if isinstance(value, type) and issubclass(value, Exception)]
         self._errors: tuple[type[Exception], ...] = (*own, RuntimeError)
@@ -275,8 +275,7 @@ class NixlEngine:
         age = time.perf_counter() - since
         if age > self._timeout:
             raise TransferFailedError(f"{what} within {self._timeout:.0f} s{logs.words_of(self._log)}")
-        if age > SPIN_SECONDS:
-            time.sleep(min(1e-3, max(20e-6, age / 50)))
+        self._patience.pause(age)
 
     @contextlib.contextmanager
     def _failing(self, what: str) -> Iterator[None]:
@@ -322,7 +321,7 @@ class _Answerer:
             if news:
                 last = now
             else:
-                time.sleep(min(1e-3, max(50e-6, (now - last) / 20)))
+                time.sleep(min(1e-3, max(100e-6, (now - last) / 20)))
 
     def _take(self, news: list[bytes]) -> None:
         for message in news:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 from probes.kv.engine import Engine
@@ -25,6 +26,14 @@ def region_of(params: KvParams, rank: int) -> Region:
         return HostRegion(params.region)
     device = params.gpu if rank == 0 or params.target_gpu is None else params.target_gpu
     return GpuRegion(params.region, device)
+
+
+def machine_id() -> str | None:
+    """What two ranks on one machine have in common, containers or not: the kernel's boot id."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return None
 
 
 class PairRun:
@@ -68,8 +77,9 @@ class PairRun:
         self._region = region_of(params, rendezvous.rank)
         self._engine = start()
         self._session = Session(ctx, rendezvous, params, self._engine, self._region)
-        peer = self._session.setup({"node": ctx.env.node})
-        self._shape["ranks_per_node"] = 2 if peer["node"] == ctx.env.node else 1
+        machine = machine_id() or ctx.env.node
+        peer = self._session.setup({"machine": machine})
+        self._shape["ranks_per_node"] = 2 if peer["machine"] == machine else 1
         self._session.measure()
 
     def _report(self, reason: Reason, message: str) -> Report:
