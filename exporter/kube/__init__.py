@@ -1,0 +1,1 @@
+"""Talking to the Kubernetes API: requests, watches, quantities. Knows nothing of probes."""

@@ -1,0 +1,34 @@
+"""Kubernetes quantities (`500m`, `5120Mi`, `8`) as numbers."""
+
+from __future__ import annotations
+
+from decimal import ROUND_CEILING, Decimal, InvalidOperation
+
+_FACTORS = {"n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("1e-3"), "": Decimal(1), "k": Decimal(10) ** 3, "M": Decimal(10) ** 6,
+            "G": Decimal(10) ** 9, "T": Decimal(10) ** 12, "P": Decimal(10) ** 15, "E": Decimal(10) ** 18,
+            **{f"{letter}i": Decimal(1024) ** power for power, letter in enumerate("KMGTPE", 1)}}
+
+
+def parse(text: object) -> Decimal:
+    """The quantity as an exact number. Raises ValueError."""
+    raw = str(text).strip()
+    number = raw.rstrip("inumkKMGTPE") if not raw[-1:].isdigit() else raw
+    if number.endswith(("e", "E")) and raw[-1:].isdigit():
+        number = raw
+    try:
+        value = Decimal(number) * _FACTORS[raw[len(number):]]
+    except (InvalidOperation, KeyError):
+        raise ValueError(f"{raw!r} is no Kubernetes quantity") from None
+    if not value.is_finite():
+        raise ValueError(f"{raw!r} is no Kubernetes quantity")
+    return value
+
+
+def whole(text: object) -> int:
+    """The quantity rounded up to a whole number, as the scheduler counts bytes and devices. Raises ValueError."""
+    return int(parse(text).to_integral_value(ROUND_CEILING))
+
+
+def milli(text: object) -> int:
+    """The quantity in thousandths, rounded up. Raises ValueError."""
+    return int((parse(text) * 1000).to_integral_value(ROUND_CEILING))
