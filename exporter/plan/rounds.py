@@ -89,7 +89,7 @@ class Circle:
         self.round = 0
 
 
-def leftovers(free: Sequence[str], usable: Callable[[str, str], bool] = lambda one, other: True) -> list[Pair]:
+def leftovers(free: Sequence[str], usable: Callable[[str, str], bool]) -> list[Pair]:
     """Pairs among nodes that the round leaves alone, first come first served. `usable` refuses a pair, such as one met just now.
 
     Looks a bounded way ahead for a partner, so that it stays linear; who finds none stays alone in this round.

@@ -1,0 +1,191 @@
+"""The journal: what must survive a restart and a change of leader, as records in 64 shards.
+
+A record is JSON under a key. `node/<instance id>` holds what is known of one node, `round/<probe>/<group>` where a round stands, and other
+parts keep theirs under their own prefix. Records are spread over shards by a hash of their key; a shard that changed is written at most once
+per `SHARD_SECONDS`, as gzipped JSON. Pure state: a `JournalStore` reads and writes the shards.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+SCHEMA = "efa-pulse/journal/v1"
+SHARDS = 64
+SHARD_SECONDS = 30.0
+SHARD_LIMIT = 900 * 1024
+"""A ConfigMap holds 1 MiB; the rest is for its metadata."""
+INFLATED_LIMIT = 64 << 20
+
+Record = dict[str, Any]
+
+
+class JournalError(ValueError):
+    """A shard that cannot be read. The text says which and what is wrong."""
+
+
+class JournalStore(Protocol):
+    """Where shards are kept. Methods raise OSError (or a subclass of it) when the store cannot be reached."""
+
+    def load(self) -> Mapping[int, bytes]:
+        """Every stored shard by its number."""
+        ...
+
+    def save(self, shards: Mapping[int, bytes]) -> None:
+        """Write these shards durably; the others stay as they are."""
+        ...
+
+
+def shard_of(key: str) -> int:
+    """The shard of a record, 0..63. The same on every machine and in every version."""
+    return hashlib.sha256(key.encode()).digest()[0] % SHARDS
+
+
+def encode_shard(number: int, records: Mapping[str, Record]) -> bytes:
+    """One shard as gzipped JSON; the same records give the same bytes."""
+    document = {"schema": SCHEMA, "shard": number, "records": dict(sorted(records.items()))}
+    return gzip.compress(json.dumps(document, separators=(",", ":"), allow_nan=False).encode(), compresslevel=6, mtime=0)
+
+
+def decode_shard(number: int, data: bytes) -> dict[str, Record]:
+    """The records of one shard. Raises JournalError when it is damaged, of another version or of another number."""
+    try:
+        inflater = zlib.decompressobj(wbits=31)
+        plain = inflater.decompress(data, INFLATED_LIMIT)
+        if inflater.unconsumed_tail or not inflater.eof:
+            raise JournalError(f"shard {number} is cut or larger than {INFLATED_LIMIT} bytes")
+        document = json.loads(plain)
+        if document["schema"] != SCHEMA:
+            raise JournalError(f"shard {number} has schema {str(document['schema'])[:60]!r}, this version reads {SCHEMA}")
+        if document["shard"] != number:
+            raise JournalError(f"shard {number} holds shard {document['shard']!r}: it was copied to the wrong place")
+        records = document["records"]
+        if not isinstance(records, dict) or not all(isinstance(record, dict) for record in records.values()):
+            raise JournalError(f"shard {number} does not hold records")
+    except (zlib.error, ValueError, KeyError, TypeError, RecursionError) as error:
+        if isinstance(error, JournalError):
+            raise
+        raise JournalError(f"shard {number} cannot be read: {error}") from None
+    return records
+
+
+@dataclass
+class Journal:
+    """The records in memory, and which shards have to be written.
+
+    `problems` says what could not be read at the start: those records begin anew, the others are kept.
+    """
+
+    records: dict[str, Record] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    _keys: dict[int, set[str]] = field(default_factory=dict)
+    _dirty: set[int] = field(default_factory=set)
+    _written: dict[int, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for key in self.records:
+            self._keys.setdefault(shard_of(key), set()).add(key)
+
+    @classmethod
+    def loaded(cls, shards: Mapping[int, bytes]) -> Journal:
+        """A journal from what a store holds."""
+        records: dict[str, Record] = {}
+        problems: list[str] = []
+        for number, data in sorted(shards.items()):
+            try:
+                found = decode_shard(number, data)
+            except JournalError as error:
+                problems.append(str(error))
+                continue
+            strays = [key for key in found if shard_of(key) != number]
+            if strays:
+                problems.append(f"shard {number} holds {len(strays)} records of other shards, such as {strays[0][:80]!r}")
+            records.update((key, record) for key, record in found.items() if shard_of(key) == number)
+        return cls(records, problems)
+
+    def get(self, key: str) -> Record | None:
+        """One record, not to be changed in place."""
+        return self.records.get(key)
+
+    def under(self, prefix: str) -> Iterator[tuple[str, Record]]:
+        """Every record whose key begins with `prefix`, with what follows it, in order."""
+        for key in sorted(self.records):
+            if key.startswith(prefix):
+                yield key[len(prefix):], self.records[key]
+
+    def put(self, key: str, record: Record) -> None:
+        """Set a record; unchanged ones cause no write."""
+        if self.records.get(key) != record:
+            self.records[key] = record
+            self._touch(key)
+
+    def drop(self, key: str) -> None:
+        """Remove a record."""
+        if self.records.pop(key, None) is not None:
+            self._touch(key)
+
+    def keep(self, prefix: str, names: Iterable[str]) -> None:
+        """Remove every record under `prefix` whose rest is not among `names`."""
+        wanted = set(names)
+        for key in [key for key in self.records if key.startswith(prefix) and key[len(prefix):] not in wanted]:
+            self.drop(key)
+
+    @property
+    def dirty(self) -> int:
+        """Shards that differ from what was written."""
+        return len(self._dirty)
+
+    def due(self, now: float, *, everything: bool = False) -> dict[int, bytes]:
+        """The shards to write at `now` (monotonic seconds), encoded. `everything` ignores the interval, for the end of the service.
+
+        Raises JournalError when a shard outgrew its place; nothing is lost, it stays to be written.
+        """
+        found: dict[int, bytes] = {}
+        for number in sorted(self._dirty):
+            last = self._written.get(number)
+            if everything or last is None or now - last >= SHARD_SECONDS:
+                data = encode_shard(number, {key: self.records[key] for key in self._keys.get(number, ())})
+                if len(data) > SHARD_LIMIT:
+                    raise JournalError(f"shard {number} needs {len(data)} bytes and {SHARD_LIMIT} fit: lower the number of nodes "
+                                       "or of figures kept for each")
+                found[number] = data
+        return found
+
+    def written(self, shards: Iterable[int], now: float) -> None:
+        """These shards were stored at `now`. A record that changed after `due` must be put again after this."""
+        for number in shards:
+            self._dirty.discard(number)
+            self._written[number] = now
+
+    def attempted(self, shards: Iterable[int], now: float) -> None:
+        """Writing these shards failed at `now`: they stay dirty and are tried again after the interval."""
+        for number in shards:
+            self._written[number] = now
+
+    def _touch(self, key: str) -> None:
+        number = shard_of(key)
+        keys = self._keys.setdefault(number, set())
+        if key in self.records:
+            keys.add(key)
+        else:
+            keys.discard(key)
+        self._dirty.add(number)
+
+
+def flush(journal: Journal, store: JournalStore, now: float, *, everything: bool = False) -> int:
+    """Write what is due; returns the number of shards written. Raises what the store raises, and then tries again after the interval."""
+    shards = journal.due(now, everything=everything)
+    if not shards:
+        return 0
+    try:
+        store.save(shards)
+    except OSError:
+        journal.attempted(shards, now)
+        raise
+    journal.written(shards, now)
+    return len(shards)
