@@ -1,0 +1,185 @@
+"""Every metric family, declared once. The catalogue page and its test come from here; nothing else may name a family.
+
+To add one: declare it here, fill it in `exporter.publish.publisher` (or `server` for what the server counts itself), and run
+`python -m exporter.publish.catalogue` to write the page again. `drop` values leave gaps so that a new family finds its place.
+"""
+
+from __future__ import annotations
+
+from exporter.publish.family import PREFIX, Attribution, Cardinality, Family, Kind
+
+COUNTER, GAUGE, HISTOGRAM, INFO, STATE_SET = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM, Kind.INFO, Kind.STATE_SET
+SELF, FLEET, NODE, ENDPOINT = Attribution.SELF, Attribution.FLEET, Attribution.NODE, Attribution.ENDPOINT
+FIXED, PER_NODE, PER_TARGET = Cardinality.FIXED, Cardinality.PER_NODE, Cardinality.PER_TARGET
+
+SECONDS, RATE = "seconds", "bytes_per_second"
+
+LABELS = {
+    "bytes": "size of one transfer or message, bytes",
+    "clock": "`kernel`: arrival times from the kernel; `user`: read by the client, after a step of the wall clock",
+    "code": "HTTP status code",
+    "event": "what was told to the publisher",
+    "family": "name of a metric family",
+    "gate": "what holds probes back",
+    "handler": "path of the server, or `other`",
+    "kind": "`busbw`, `algbw` or `goodput`",
+    "memory": "`dram` or `gpu`",
+    "node": "node name",
+    "operation": "what was measured, e.g. `write`, `batch_read`, `all_reduce`, `dispatch`; with its variant as `operation:variant`",
+    "outcome": "`ok`, `degraded`, `failed` or `unknown`",
+    "part": "part of the page that is made at the scrape",
+    "phase": "`pull`, `launch`, `rendezvous`, `setup`, `measure` or `finish`",
+    "probe": "`node`, `mooncake`, `nixl`, `nccl`, `uccl-ep` or `canary`",
+    "prompt": "`short` or `long`",
+    "python": "version of Python",
+    "reason": "why a run ended as it did: the closed list of `probes.reasons`",
+    "result": "how a canary request ended: the closed list of `probes.reasons`",
+    "route": "how the canary reaches the model: `router`, `pair` or `baseline`",
+    "state": "`shown` or `dropped`",
+    "statistic": "`p50`, `p99` or `max` over the transfers of one run",
+    "target": "what one run measures: the name of a canary target",
+    "transport": "`efa_rdma`, `efa_no_rdma`, `efa_partial`, `tcp`, `intra_node` or `indeterminate`",
+    "version": "version of efa-pulse",
+    "why": "why a connection was refused",
+}
+"""What each label means."""
+
+PHASE_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+LAG_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0)
+RATE_BUCKETS = (1e7, 3e7, 1e8, 3e8, 1e9, 2e9, 4e9, 6e9, 8e9, 1e10, 1.25e10, 2e10, 2.5e10, 4e10, 5e10, 1e11, 2e11, 3e11, 4e11, 8e11)
+TRANSFER_BUCKETS = (1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 10.0)
+TTFT_BUCKETS = (0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 30.0, 60.0)
+TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5, 10.0)
+GAP_BUCKETS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+CLOSE_BUCKETS = (1e-4, 1e-3, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0)
+E2E_BUCKETS = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 20.0, 30.0, 60.0, 120.0)
+CONNECT_BUCKETS = (5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+SPEED_BUCKETS = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 80.0, 100.0, 150.0, 200.0, 300.0, 500.0, 1000.0)
+CLIENT_LAG_BUCKETS = (1e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.05, 0.1, 1.0)
+
+_CANARY = ("target", "route", "prompt", "clock")
+_FIGURE = ("probe", "operation", "bytes", "memory", "kind")
+
+# efa-pulse itself
+
+BUILD_INFO = Family(PREFIX + "build_info", INFO, "The running version, always 1.", ("version", "python"), SELF, FIXED)
+CONFIG_RELOAD_OK = Family(
+    PREFIX + "config_last_reload_successful", GAUGE, "Whether the last load of the configuration worked; 0: the one before stays in use.",
+    (), SELF, FIXED)
+CONFIG_RELOAD_TIME = Family(
+    PREFIX + "config_last_reload_success_timestamp_seconds", GAUGE, "When the configuration in use was loaded.", (), SELF, FIXED,
+    unit=SECONDS)
+PAUSED = Family(PREFIX + "paused", GAUGE, "Whether an operator has paused all probes.", (), SELF, FIXED)
+GATE_CLOSED = Family(PREFIX + "gate_closed", GAUGE, "Whether a gate holds back every probe now.", ("gate",), SELF, FIXED)
+SCHEDULER_TICK = Family(
+    PREFIX + "scheduler_last_tick_timestamp_seconds", GAUGE, "When the scheduler last looked for due runs.",
+    (), SELF, FIXED, unit=SECONDS)
+SCHEDULER_LAG = Family(
+    PREFIX + "scheduler_lag_seconds", HISTOGRAM, "How much later than due a run was started by the scheduler.", (), SELF, FIXED,
+    unit=SECONDS, buckets=LAG_BUCKETS)
+SERIES = Family(PREFIX + "series", GAUGE, "Series of the cached page: shown, and left out by the series cap.", ("state",), SELF, FIXED)
+SERIES_DROPPED = Family(
+    PREFIX + "series_dropped_total", COUNTER, "Series left out because the page reached its cap, each counted once when it goes.",
+    ("family",), SELF, FIXED)
+PUBLISH_ERRORS = Family(
+    PREFIX + "publish_errors_total", COUNTER, "Events that could not be published; they cost no other event anything.", ("event",),
+    SELF, FIXED)
+SCRAPE_ERRORS = Family(
+    PREFIX + "scrape_errors_total", COUNTER, "Parts of the page that failed at a scrape and were left out of it.", ("part",), SELF, FIXED)
+HTTP_REQUESTS = Family(
+    PREFIX + "http_requests_total", COUNTER, "Requests answered by the metrics server.", ("handler", "code"), SELF, FIXED)
+HTTP_REFUSED = Family(
+    PREFIX + "http_connections_refused_total", COUNTER, "Connections closed without an answer to a request.", ("why",), SELF, FIXED)
+WEB_CONFIG_OK = Family(
+    PREFIX + "web_config_last_reload_successful", GAUGE,
+    "Whether the last load of TLS and authentication files worked; 0: those before stay in use.", (), SELF, FIXED)
+
+# runs
+
+RUNS = Family(
+    PREFIX + "runs_total", COUNTER, "Runs that ended, by probe, outcome and reason.", ("probe", "outcome", "reason"), FLEET, FIXED)
+RUN_PHASE = Family(
+    PREFIX + "run_phase_seconds", HISTOGRAM, "Time of the slowest rank in each phase of a run.", ("probe", "phase"), FLEET, FIXED,
+    unit=SECONDS, buckets=PHASE_BUCKETS, drop=80)
+BANDWIDTH = Family(
+    PREFIX + "bandwidth_bytes_per_second", HISTOGRAM, "Bandwidth of runs that ended ok or degraded, one observation per run and size.",
+    _FIGURE, FLEET, FIXED, unit=RATE, buckets=RATE_BUCKETS, drop=30)
+TRANSFER = Family(
+    PREFIX + "transfer_seconds", HISTOGRAM, "Latency of one transfer: p50 and p99 of each run that ended ok or degraded.",
+    ("probe", "operation", "bytes", "memory", "statistic"), FLEET, FIXED, unit=SECONDS, buckets=TRANSFER_BUCKETS, drop=20)
+
+# nodes
+
+NODE_HEALTHY = Family(
+    PREFIX + "node_healthy", GAUGE, "Last conclusive verdict: 1 ok, 0 degraded or failed. An unknown run does not change it.",
+    ("node", "probe"), NODE, PER_NODE, drop=240)
+NODE_VERDICT_TIME = Family(
+    PREFIX + "node_verdict_timestamp_seconds", GAUGE, "End of the run that gave the last conclusive verdict.",
+    ("node", "probe"), NODE, PER_NODE, unit=SECONDS, drop=200)
+NODE_OUTCOME = Family(
+    PREFIX + "node_last_outcome", STATE_SET, "Outcome of the last run, unknown included: 1 for the present one, 0 for the one before.",
+    ("node", "probe", "outcome"), NODE, PER_NODE, drop=150)
+NODE_MEASURED_TIME = Family(
+    PREFIX + "node_last_measured_timestamp_seconds", GAUGE, "End of the last run that left figures of this node.",
+    ("node", "probe"), NODE, PER_NODE, unit=SECONDS, drop=140)
+NODE_FIRST_SEEN = Family(
+    PREFIX + "node_first_seen_timestamp_seconds", GAUGE, "When this node was first seen.", ("node",), NODE, PER_NODE,
+    unit=SECONDS, drop=130)
+NODE_BANDWIDTH = Family(
+    PREFIX + "node_bandwidth_bytes_per_second", GAUGE,
+    "Bandwidth at the largest size measured: the best of the last pairs, so that a bad partner does not count against this node.",
+    ("node", *_FIGURE), NODE, PER_NODE, unit=RATE, drop=90)
+NODE_TRANSFER = Family(
+    PREFIX + "node_transfer_seconds", GAUGE, "Latency of one transfer at the smallest size measured: the best of the last pairs.",
+    ("node", "probe", "operation", "bytes", "memory", "statistic"), NODE, PER_NODE, unit=SECONDS, drop=10)
+NODE_TRANSPORT = Family(
+    PREFIX + "node_transport", STATE_SET, "Last conclusive transport: 1 for the present one, 0 for the one before.",
+    ("node", "probe", "transport"), NODE, PER_NODE, drop=230)
+FALLBACK = Family(
+    PREFIX + "transport_fallback_total", COUNTER, "Runs in which EFA was required and something else carried the payload.",
+    ("node", "probe", "transport"), NODE, PER_NODE, drop=190)
+
+# canaries
+
+CANARY_REQUESTS = Family(
+    PREFIX + "canary_requests_total", COUNTER, "Canary requests that ended, by result.", ("target", "route", "prompt", "result"), ENDPOINT,
+    PER_TARGET)
+CANARY_SUCCESS_TIME = Family(
+    PREFIX + "canary_last_success_timestamp_seconds", GAUGE, "End of the last canary request that was ok.", ("target", "route", "prompt"),
+    ENDPOINT, PER_TARGET, unit=SECONDS)
+CANARY_TTFT = Family(
+    PREFIX + "canary_ttft_seconds", HISTOGRAM, "Time from the write of the request to the first token event of any kind.",
+    _CANARY, ENDPOINT, PER_TARGET, unit=SECONDS, buckets=TTFT_BUCKETS, drop=180, exemplars=True)
+CANARY_TPOT = Family(
+    PREFIX + "canary_tpot_seconds", HISTOGRAM, "Time per output token after the first, one observation per request.",
+    _CANARY, ENDPOINT, PER_TARGET, unit=SECONDS, buckets=TOKEN_BUCKETS, drop=170, exemplars=True)
+CANARY_ITL = Family(
+    PREFIX + "canary_inter_token_seconds", HISTOGRAM, "Gap between neighbouring tokens (ITL), one observation per token.",
+    _CANARY, ENDPOINT, PER_TARGET, unit=SECONDS, buckets=TOKEN_BUCKETS, drop=100, exemplars=True)
+CANARY_GAP = Family(
+    PREFIX + "canary_max_gap_seconds", HISTOGRAM, "Longest gap between token events of a request: it finds stalls.",
+    _CANARY, ENDPOINT, PER_TARGET, unit=SECONDS, buckets=GAP_BUCKETS, drop=120, exemplars=True)
+CANARY_CLOSE = Family(
+    PREFIX + "canary_stream_close_seconds", HISTOGRAM, "Time from the last token event to the end of the stream.",
+    _CANARY, ENDPOINT, PER_TARGET, unit=SECONDS, buckets=CLOSE_BUCKETS, drop=60, exemplars=True)
+CANARY_E2E = Family(
+    PREFIX + "canary_e2e_seconds", HISTOGRAM, "Time from the write of the request to the last token event.",
+    _CANARY, ENDPOINT, PER_TARGET, unit=SECONDS, buckets=E2E_BUCKETS, drop=110, exemplars=True)
+CANARY_SPEED = Family(
+    PREFIX + "canary_output_tokens_per_second", HISTOGRAM, "Output tokens per second after the first token, one observation per request.",
+    _CANARY, ENDPOINT, PER_TARGET, unit="tokens_per_second", buckets=SPEED_BUCKETS, drop=70, exemplars=True)
+CANARY_CONNECT = Family(
+    PREFIX + "canary_connect_seconds", HISTOGRAM, "Time to open the connection, TLS handshake included; never part of TTFT.",
+    ("target", "route"), ENDPOINT, PER_TARGET, unit=SECONDS, buckets=CONNECT_BUCKETS, drop=40)
+CANARY_LAG = Family(
+    PREFIX + "canary_clock_lag_seconds", HISTOGRAM, "How late the canary process itself was woken: a disturbed client cannot be trusted.",
+    ("target",), SELF, PER_TARGET, unit=SECONDS, buckets=CLIENT_LAG_BUCKETS, drop=50)
+CANARY_UNRESOLVED = Family(
+    PREFIX + "canary_unresolved_events_total", COUNTER, "Token events that shared a read with a later one: no arrival time of their own.",
+    ("target",), SELF, PER_TARGET)
+
+FAMILIES: tuple[Family, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Family))
+"""All families in the order of declaration, which is the order of the page."""
+
+LIVE = (HTTP_REQUESTS, HTTP_REFUSED, SCRAPE_ERRORS, WEB_CONFIG_OK)
+"""Families that the server counts itself and renders at the scrape; all others are rendered when an event arrives."""

@@ -1,0 +1,302 @@
+"""What the control loop tells the world: one method per kind of event, and `commit`, which makes it visible.
+
+Only the control loop's thread calls it. `snapshot` may be read by any thread at any time. An event that cannot be rendered is counted and
+logged, and costs no other event anything.
+"""
+
+from __future__ import annotations
+
+import functools
+import platform
+from collections.abc import Callable, Iterable
+from typing import Any, Concatenate, ParamSpec, Protocol
+
+import structlog
+
+from exporter.publish import families as f
+from exporter.publish import legal, render
+from exporter.publish.family import Family, Kind
+from exporter.publish.instruments import Counters, Histograms
+from exporter.publish.nodes import Nodes, figures, operation_of
+from exporter.publish.store import Snapshot, Store
+from exporter.runs import Run
+from probes.reasons import Outcome, Reason
+from probes.result import Phase, Result, Stream
+
+CANARY = "canary"
+MEASURED = (Outcome.OK, Outcome.DEGRADED)
+"""Outcomes whose figures count: a failed run may have measured anything, an unknown one nothing."""
+
+P = ParamSpec("P")
+log = structlog.get_logger()
+
+
+class Judged(Protocol):
+    """What the publisher needs of a verdict."""
+
+    @property
+    def run(self) -> Run:
+        """The run that was judged."""
+
+    @property
+    def outcome(self) -> Outcome:
+        """How it ended."""
+
+    @property
+    def reason(self) -> Reason:
+        """Why."""
+
+    @property
+    def transport(self) -> Any:
+        """The transport verdict, an enum with a text value, or None."""
+
+
+def _event(method: Callable[Concatenate[Publisher, P], None]) -> Callable[Concatenate[Publisher, P], None]:
+    """An event that fails is counted and logged; it never stops the control loop."""
+
+    @functools.wraps(method)
+    def guarded(self: Publisher, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            method(self, *args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - whatever one event does must not cost the others
+            self.failed(method.__name__, error)
+
+    return guarded
+
+
+class Publisher:
+    """The metrics of the service.
+
+    `node_interval` (seconds) and `best_of` say which pairs a node's figures are the best of; `node_series` is the most series a node may
+    have, `max_series` the cap of the page. `cluster` starts the counters of reasons that only Kubernetes gives.
+    """
+
+    def __init__(self, version: str, *, max_series: int = 50_000, node_interval: float = 86_400.0, best_of: int = 3, node_series: int = 40,
+                 cluster: bool = False) -> None:
+        self._cluster = cluster
+        self._counters = {x.name: Counters(x) for x in f.FAMILIES if x.kind is Kind.COUNTER and x not in f.LIVE}
+        self._histograms = {x.name: Histograms(x) for x in f.FAMILIES if x.kind is Kind.HISTOGRAM}
+        self._tables: tuple[Counters | Histograms, ...] = (*self._counters.values(), *self._histograms.values())
+        self._gauges: dict[str, dict[tuple[str, ...], float]] = {}
+        self._nodes = Nodes(interval=node_interval, best_of=best_of, series=node_series)
+        self._store = Store(f.FAMILIES, max_series, self._planned)
+        self._counted: dict[str, int] = {}
+        self._count(f.PUBLISH_ERRORS).start((name,) for name in EVENTS)
+        self._count(f.SERIES_DROPPED).start((x.name,) for x in f.FAMILIES if x.drop)
+        self._histogram(f.SCHEDULER_LAG).start([()])
+        self._planned({}, frozenset())
+        self._gauge(f.BUILD_INFO, (version, platform.python_version()), 1)
+        self.paused(False)
+        self.commit()
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """What is visible now."""
+        return self._store.snapshot
+
+    def commit(self) -> Snapshot:
+        """Make everything told since the last call visible at once."""
+        for table in self._tables:
+            for owner, piece in table.rendered():
+                self._store.put(table.family, owner, piece)
+        for family, node, piece in self._nodes.rendered():
+            self._store.put(family, node, piece)
+        return self._store.commit()
+
+    # runs
+
+    @_event
+    def declare_probe(self, probe: str) -> None:
+        """Start the counters of a probe that is configured."""
+        self._count(f.RUNS).start((probe, o.value, r.value) for o, r in legal.outcomes(probe, cluster=self._cluster))
+
+    @_event
+    def run_finished(self, verdict: Judged) -> None:
+        """Take in a judged run of any probe. Figures of a failed or unknown run are not used."""
+        run = verdict.run
+        probe = run.spec.probe
+        self._count(f.RUNS).add((probe, verdict.outcome.value, verdict.reason.value))
+        for phase, seconds in run.phases.items():
+            self._histogram(f.RUN_PHASE).observe((probe, Phase(phase).value), max(0.0, seconds))
+        if probe == CANARY:
+            self._canary_finished(verdict)
+        else:
+            self._fleet(verdict)
+            self._node_results(verdict)
+
+    def _fleet(self, verdict: Judged) -> None:
+        if verdict.outcome not in MEASURED:
+            return
+        probe = verdict.run.spec.probe
+        for m in (m for result in verdict.run.results for m in result.measurements):
+            for i, size in enumerate(m.bytes):
+                where = (probe, operation_of(m), str(size), m.memory)
+                rate = m.bandwidth[i]
+                if rate is not None:
+                    self._histogram(f.BANDWIDTH).observe((*where, m.kind), rate)
+                for statistic in ("p50", "p99"):
+                    seconds = m.latency[statistic][i] if statistic in m.latency else None
+                    if seconds is not None:
+                        self._histogram(f.TRANSFER).observe((*where, statistic), seconds)
+
+    def _node_results(self, verdict: Judged) -> None:
+        run = verdict.run
+        transport = None if verdict.transport is None else str(verdict.transport.value)
+        shared = [figure for result in run.results for figure in figures(result.measurements)]
+        measured = bool(shared) or any(result.findings for result in run.results)
+        for node in sorted({result.node for result in run.results}):
+            self._nodes.record(node, run.spec.probe, outcome=node_outcome(verdict, node), finished=run.finished, partner=run.spec.target,
+                               figures=shared, transport=transport, measured=measured)
+            if run.spec.transport == "efa" and transport in legal.FALLBACKS:
+                self._count(f.FALLBACK).add((node, run.spec.probe, transport))
+
+    # canaries
+
+    @_event
+    def declare_canary(self, target: str, route: str, prompt: str) -> None:
+        """Start the counters of a canary that is configured."""
+        self._count(f.CANARY_REQUESTS).start((target, route, prompt, r.value) for r in legal.reasons(CANARY, cluster=self._cluster))
+        self._count(f.CANARY_UNRESOLVED).start([(target,)])
+        self._histogram(f.CANARY_LAG).start([(target,)])
+        self._histogram(f.CANARY_CONNECT).start([(target, route)])
+        for family in _STREAM_TIMES.values():
+            self._histogram(family).start([(target, route, prompt, "kernel")])
+
+    @_event
+    def canary_removed(self, target: str) -> None:
+        """Drop the series of a target that is no longer configured."""
+        for table in self._tables:
+            if table.family.owner_label == "target":
+                table.forget(target)
+        for key in [key for key in self._gauges.get(f.CANARY_SUCCESS_TIME.name, {}) if key[0] == target]:
+            del self._gauges[f.CANARY_SUCCESS_TIME.name][key]
+        self._store.put(f.CANARY_SUCCESS_TIME, target, None)
+
+    def _canary_finished(self, verdict: Judged) -> None:
+        run = verdict.run
+        prompt = run.spec.labels.get("prompt") or str(run.spec.spec.get("prompt", "short"))
+        labels = (run.spec.target, run.spec.labels.get("route", "router"), prompt)
+        self._count(f.CANARY_REQUESTS).add((*labels, verdict.reason.value))
+        if verdict.outcome is Outcome.OK:
+            self._gauge(f.CANARY_SUCCESS_TIME, labels, run.finished)
+        for stream in (result.stream for result in run.results if result.stream is not None):
+            self._stream(verdict, labels, stream)
+
+    def _stream(self, verdict: Judged, labels: tuple[str, str, str], stream: Stream) -> None:
+        run_id, finished = verdict.run.spec.run_id, verdict.run.finished
+        target, route, _ = labels
+        self._count(f.CANARY_UNRESOLVED).add((target,), stream.unresolved_events)
+        if stream.clock_lag is not None:
+            self._histogram(f.CANARY_LAG).observe((target,), stream.clock_lag)
+        if stream.connect is not None:
+            self._histogram(f.CANARY_CONNECT).observe((target, route), stream.connect + (stream.tls or 0.0))
+        if verdict.outcome not in MEASURED:
+            return
+        where = (*labels, stream.clock)
+        for name, family in _STREAM_TIMES.items():
+            value = getattr(stream, name)
+            if name == "ttft" and stream.disturbed:
+                continue
+            for seconds in value if isinstance(value, list) else [value]:
+                if seconds is not None:
+                    self._histogram(family).observe(where, seconds, run_id, finished)
+
+    # nodes
+
+    @_event
+    def node_seen(self, node: str, at: float, efa_probes: Iterable[str] = ()) -> None:
+        """A node exists since `at` (Unix seconds). `efa_probes` are the probes that require EFA on it: their fallback counters start."""
+        required = tuple(efa_probes)
+        self._nodes.seen(node, at, required)
+        self._count(f.FALLBACK).start((node, probe, transport) for probe in required for transport in legal.FALLBACKS)
+
+    @_event
+    def node_removed(self, node: str) -> None:
+        """A node left: its series go with the next commit."""
+        self._nodes.remove(node)
+        self._count(f.FALLBACK).forget(node)
+
+    # the service itself
+
+    @_event
+    def scheduler_tick(self, at: float) -> None:
+        """The scheduler looked for due runs."""
+        self._gauge(f.SCHEDULER_TICK, (), at)
+
+    @_event
+    def run_started(self, lag: float) -> None:
+        """A due run was started `lag` seconds after its time."""
+        self._histogram(f.SCHEDULER_LAG).observe((), max(0.0, lag))
+
+    @_event
+    def config_loaded(self, ok: bool, at: float) -> None:
+        """The configuration was read; `ok` False means the one before stays in use."""
+        self._gauge(f.CONFIG_RELOAD_OK, (), float(ok))
+        if ok:
+            self._gauge(f.CONFIG_RELOAD_TIME, (), at)
+
+    @_event
+    def gate(self, name: str, closed: bool) -> None:
+        """A gate that holds back every probe opened or closed."""
+        self._gauge(f.GATE_CLOSED, (name,), float(closed))
+
+    @_event
+    def paused(self, paused: bool) -> None:
+        """An operator paused or resumed all probes."""
+        self._gauge(f.PAUSED, (), float(paused))
+
+    def failed(self, event: str, error: Exception) -> None:
+        """Count and log an event that could not be published. For parts that are made at the scrape, see `exporter.publish.live`."""
+        self._count(f.PUBLISH_ERRORS).add((event,))
+        log.error("an event could not be published", publish_event=event, error=f"{type(error).__name__}: {error}", exc_info=error)
+
+    def _count(self, family: Family) -> Counters:
+        return self._counters[family.name]
+
+    def _histogram(self, family: Family) -> Histograms:
+        return self._histograms[family.name]
+
+    def _gauge(self, family: Family, labels: tuple[str, ...], value: float) -> None:
+        values = self._gauges.setdefault(family.name, {})
+        values[labels] = value
+        label = family.owner_label
+        at = None if label is None else family.labels.index(label)
+        owner = "" if at is None else labels[at]
+        mine = sorted((key, v) for key, v in values.items() if at is None or key[at] == owner)
+        self._store.put(family, owner, render.gauges(family, mine))
+
+    def _planned(self, series: dict[str, int], dropped: frozenset[str]) -> None:
+        for name in self._counted.keys() - dropped:
+            del self._counted[name]
+        for name in dropped:
+            gone = series[name] - self._counted.get(name, 0)
+            self._count(f.SERIES_DROPPED).add((name,), max(0, gone))
+            self._counted[name] = series[name]
+        for owner, piece in self._count(f.SERIES_DROPPED).rendered():
+            self._store.put(f.SERIES_DROPPED, owner, piece)
+        out = sum(series[name] for name in dropped)
+        shown = sum(series.values()) - out
+        self._store.put(f.SERIES, "", render.gauges(f.SERIES, [(("dropped",), out), (("shown",), shown)]))
+
+
+EVENTS = ("declare_probe", "run_finished", "declare_canary", "canary_removed", "node_seen", "node_removed", "scheduler_tick",
+          "run_started", "config_loaded", "gate", "paused")
+"""The events of `Publisher`."""
+
+_STREAM_TIMES = {
+    "ttft": f.CANARY_TTFT, "tpot": f.CANARY_TPOT, "itl": f.CANARY_ITL, "max_gap": f.CANARY_GAP, "stream_close": f.CANARY_CLOSE,
+    "e2e": f.CANARY_E2E, "output_tokens_per_second": f.CANARY_SPEED,
+}
+"""Fields of a stream and the histogram each goes to."""
+
+
+def node_outcome(verdict: Judged, node: str) -> Outcome:
+    """What a run says of one of its nodes: its verdict, unless the fault is that of another rank alone. Then it says nothing: unknown."""
+    own = [result.reason for result in verdict.run.results if result.node == node]
+    if verdict.reason in legal.LOCAL and verdict.reason not in own and _reported(verdict.run.results, verdict.reason):
+        return Outcome.UNKNOWN
+    return verdict.outcome
+
+
+def _reported(results: Iterable[Result], reason: Reason) -> bool:
+    return any(result.reason is reason for result in results)
