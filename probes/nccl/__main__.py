@@ -1,0 +1,5 @@
+"""`python -m probes.nccl`: one lane. Started by the probe, not by hand."""
+
+from probes.nccl.lane import main
+
+main()
