@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from probes.canary.clock import Moment
-from probes.canary.events import EventError, StreamEvent, Usage, error_in, parse_event, printable
-from probes.canary.http1 import Body, Head, HttpError, HttpExchange
+from probes.canary.events import DONE, EventError, StreamEvent, Usage, error_in, parse_event, printable
+from probes.canary.http1 import Body, End, Head, HttpError, HttpExchange
 from probes.canary.sse import SseDecoder, SseError, SseEvent
 from probes.canary.status import DROPPED_REASON, Status, http_verdict, says_shed
 from probes.canary.timing import TokenEvent
@@ -20,6 +20,8 @@ BODY_LIMIT = 16 << 20
 ERROR_BODY_LIMIT = 64 * 1024
 GOOD_ENDS = frozenset({"stop", "length", "tool_calls", "function_call"})
 ABORTS = frozenset({"abort", "aborted", "cancelled", "canceled"})
+
+_STATUS_LINE = b"HTTP/1."
 
 Waiting = Literal["head", "first_token", "token", "end", "error_body"]
 
@@ -49,6 +51,7 @@ class AnswerReader:
         self.head: Head | None = None
         self.answer = Answer()
         self.tokens: list[TokenEvent] = []
+        self.trailed: set[int] = set()
         self.usage: Usage | None = None
         self.finish: str | None = None
         self.response_id: str | None = None
@@ -61,6 +64,7 @@ class AnswerReader:
         self._reads = 0
         self._size = 0
         self._total: int | None = 0
+        self._opening = b""
         self._error_body = bytearray()
 
     def feed(self, data: bytes, at: Moment) -> None:
@@ -69,6 +73,8 @@ class AnswerReader:
             return
         self._reads += 1
         self.first_byte = self.first_byte or at
+        if self.waiting == "head" and not self._is_http(data):
+            return
         self._size += len(data)
         if self._size > BODY_LIMIT:
             self._fail(Status.PROTOCOL_ERROR, f"an answer of more than {BODY_LIMIT} bytes")
@@ -102,16 +108,28 @@ class AnswerReader:
         if self.status is None:
             self._fail(status, message)
 
-    def _consume(self, parts: Iterator[object], at: Moment) -> None:
+    def _consume(self, parts: Iterator[Head | Body | End], at: Moment) -> None:
         for part in parts:
             if isinstance(part, Head):
                 self._on_head(part)
             elif isinstance(part, Body):
                 self._on_body(part, at)
             else:
-                self._on_end(at)
+                self._on_end(part, at)
             if self.status is not None:
                 return
+
+    def _is_http(self, data: bytes) -> bool:
+        """Whether the first bytes begin a response; says so at once, since a peer of another kind may wait for ever."""
+        missing = len(_STATUS_LINE) - len(self._opening)
+        if missing <= 0:
+            return True
+        self._opening += data[:missing]
+        if _STATUS_LINE.startswith(self._opening):
+            return True
+        hint = ": it speaks TLS, use https://" if self._opening[:1] == b"\x15" else ""
+        self._fail(Status.PROTOCOL_ERROR, f"the peer does not speak HTTP/1.x{hint}")
+        return False
 
     def _on_head(self, head: Head) -> None:
         self.head = head
@@ -135,12 +153,13 @@ class AnswerReader:
         except SseError as error:
             self._fail(Status.PROTOCOL_ERROR, f"not an event stream: {error}")
 
-    def _on_end(self, at: Moment) -> None:
+    def _on_end(self, end: End, at: Moment) -> None:
         if self.waiting == "error_body":
             self._judge_error()
             return
         try:
-            self._events(self._sse.finish(), None, at)
+            # Where only the close of the connection ends the body, what is left may be half an event; all but the end mark is dropped.
+            self._events((event for event in self._sse.finish() if end.framed or event.data.strip() == DONE), None, at)
         except SseError as error:
             self._fail(Status.PROTOCOL_ERROR, f"not an event stream: {error}")
         if self.status is None:
@@ -170,6 +189,9 @@ class AnswerReader:
 
     def _on_event(self, event: StreamEvent, chunk: int | None, at: Moment) -> None:
         self.response_id = event.id or self.response_id
+        last = self.tokens[-1] if self.tokens else None
+        if last is not None and last.read == self._reads and (chunk is None or last.chunk != chunk) and not event.is_token:
+            self.trailed.add(self._reads)
         if event.error is not None:
             shed = not self.tokens and (event.error_code == 429 or (event.error_code == 503 and says_shed(event.error)))
             self._fail(Status.SHED if shed else Status.ERROR_IN_STREAM, f"after {len(self.tokens)} token events: {event.error}")
@@ -232,7 +254,7 @@ class AnswerReader:
         found = error_in(body)
         said = found.error if found is not None and found.error else printable(body, 200)
         dropped = head.get(DROPPED_REASON)
-        tail = "".join(f"; {part}" for part in (f"{DROPPED_REASON}: {printable(dropped, 60)}" if dropped else "", said) if part)
+        details = [part for part in (f"{DROPPED_REASON}: {printable(dropped, 60)}" if dropped else "", said) if part]
         if head.code == 200:
             if found is not None:
                 self._fail(Status.ERROR_IN_STREAM, f"an error object instead of a stream: {said}")
@@ -242,7 +264,7 @@ class AnswerReader:
             where = printable(head.get("location") or "(no location)", 200)
             self._fail(Status.PROTOCOL_ERROR, f"HTTP {head.code}: redirect to {where}, which is not followed: configure that address")
         else:
-            self._fail(http_verdict(head.code, head.as_dict(), body), f"HTTP {head.code}{tail}")
+            self._fail(http_verdict(head.code, head.as_dict(), body), f"HTTP {head.code}" + (": " + "; ".join(details) if details else ""))
 
     def _content_type(self) -> str:
         value = (self.head.get("content-type") or "") if self.head else ""

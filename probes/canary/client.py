@@ -154,7 +154,7 @@ def _summary(params: CanaryParams, connection: Connection, reader: AnswerReader,
              nonce: bytes) -> CanaryRun:
     usage = reader.usage
     counted = usage.completion if usage is not None else None
-    timing = evaluate(reader.tokens, counted, stopwatch.seconds)
+    timing = evaluate(reader.tokens, counted, stopwatch.seconds, reader.trailed)
     status, message = _verdict(params, reader, counted, timing)
     head = reader.head
     ids = len(reader.answer.token_ids)
@@ -187,7 +187,8 @@ def _summary(params: CanaryParams, connection: Connection, reader: AnswerReader,
         request_id=reader.response_id,
         answer_sha256=reader.answer.sha256(),
     )
-    versions = {name: printable(value, 60) for name, value in (("tls", connection.tls_version), ("server", head.get("server") if head is not None else None)) if value}
+    server = head.get("server") if head is not None else None
+    versions = {name: printable(value, 60) for name, value in (("tls", connection.tls_version), ("server", server)) if value}
     return CanaryRun(stream, REASON_OF[status], message, reader.answer, tokens, nonce, stopwatch.started_real,
                      [event.at.kernel for event in reader.tokens], versions)
 

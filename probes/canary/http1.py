@@ -99,9 +99,10 @@ class HttpExchange:
         if isinstance(event, h11.Response):
             return self._head(event)
         if isinstance(event, h11.Data):
-            if event.chunk_start:
-                self._chunk += 1
-            return Body(bytes(event.data), self._chunk if self._chunked else None)
+            body = Body(bytes(event.data), self._chunk if self._chunked else None)
+            # Counted at its end: h11 forgets the start of a chunk whose header and data come in different reads.
+            self._chunk += bool(event.chunk_end)
+            return body
         if isinstance(event, h11.EndOfMessage):
             self._ended = True
             return End(self._framed)

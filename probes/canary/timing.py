@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 
@@ -39,11 +39,12 @@ class Timing:
 
 @dataclass(frozen=True)
 class _Delivery:
-    """Token events of one chunk and one read: they arrived together."""
+    """Token events of one chunk and one read: they arrived together. `sharp`: nothing at all came after them in their read."""
 
     events: list[TokenEvent]
     at: float
     resolved: bool
+    sharp: bool
 
     def tokens(self, one_each: bool) -> int | None:
         """Tokens it brought; `one_each`: an event that does not say brought one."""
@@ -55,15 +56,19 @@ class _Delivery:
         return total
 
 
-def evaluate(events: Sequence[TokenEvent], total_tokens: int | None, seconds: Callable[[Moment], float]) -> Timing:
+def evaluate(events: Sequence[TokenEvent], total_tokens: int | None, seconds: Callable[[Moment], float],
+             trailed: Collection[int] = ()) -> Timing:
     """The latencies of a stream of token events in order of arrival.
+
+    `trailed` names the reads in which something other than tokens followed the last token, usually the end of the stream. Such a token
+    has the arrival time of what followed, a little late: it counts for e2e, TPOT and the longest gap, not for the gaps per token.
 
     `total_tokens` is N; None when the server did not say. An event without a token count stands for one token as long as that adds up to N,
     an end token without text aside; else its count is unknown and so is the time per token of its gap.
     """
     if not events:
         return Timing()
-    deliveries = _deliveries(events, seconds)
+    deliveries = _deliveries(events, seconds, trailed)
     first, last = deliveries[0], deliveries[-1]
     counted = sum(event.tokens or 1 for event in events)
     one_each = total_tokens is None or 0 <= total_tokens - counted <= 1
@@ -81,13 +86,16 @@ def evaluate(events: Sequence[TokenEvent], total_tokens: int | None, seconds: Ca
     )
 
 
-def _deliveries(events: Sequence[TokenEvent], seconds: Callable[[Moment], float]) -> list[_Delivery]:
+def _deliveries(events: Sequence[TokenEvent], seconds: Callable[[Moment], float], trailed: Collection[int]) -> list[_Delivery]:
     """Group events that came in one chunk of one read. In a read of several deliveries only the last is resolved."""
     # Without chunks nothing tells whether two events of one read were sent together, so each is a delivery of its own.
     keys = [(event.read, event.chunk if event.chunk is not None else -1 - index) for index, event in enumerate(events)]
     groups = [[events[index] for index in run] for _, run in groupby(range(len(events)), key=lambda index: keys[index])]
-    return [_Delivery(group, seconds(group[-1].at), resolved=index + 1 == len(groups) or groups[index + 1][0].read != group[0].read)
-            for index, group in enumerate(groups)]
+    out = []
+    for index, group in enumerate(groups):
+        resolved = index + 1 == len(groups) or groups[index + 1][0].read != group[0].read
+        out.append(_Delivery(group, seconds(group[-1].at), resolved, sharp=resolved and group[0].read not in trailed))
+    return out
 
 
 def _gaps(deliveries: list[_Delivery], one_each: bool) -> tuple[float | None, list[float]]:
@@ -98,7 +106,7 @@ def _gaps(deliveries: list[_Delivery], one_each: bool) -> tuple[float | None, li
             continue
         gap = after.at - before.at
         longest = gap if longest is None else max(longest, gap)
-        tokens = after.tokens(one_each)
+        tokens = after.tokens(one_each) if before.sharp and after.sharp else None
         if tokens:
             per_token += [gap / tokens] * min(tokens, ITL_LIMIT)
     return longest, per_token

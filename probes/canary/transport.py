@@ -103,6 +103,10 @@ class TcpLink:
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
 
+    def stamp(self) -> None:
+        """Ask the kernel for arrival times. `connect` has done so before it connected; an accepted socket needs this."""
+        _ask_for_stamps(self._sock)
+
     def send(self, data: bytes, until: float, before_write: Callable[[], None] | None = None) -> None:
         """Write all of `data`; `before_write` is called right before the first byte goes. Raises DeadlinePassed.
 
@@ -177,13 +181,16 @@ class TcpLink:
 
 
 class TlsLink:
-    """TLS over a TcpLink. Raises TransportError (`tls_failed`) from the constructor when the handshake fails."""
+    """TLS over a TcpLink. Raises TransportError (`tls_failed`) from the constructor when the handshake fails.
 
-    def __init__(self, tcp: TcpLink, context: ssl.SSLContext, server_name: str, until: float) -> None:
+    `server_name` None makes it the server's side.
+    """
+
+    def __init__(self, tcp: TcpLink, context: ssl.SSLContext, server_name: str | None, until: float) -> None:
         self._tcp = tcp
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
-        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=server_name)
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=server_name is None, server_hostname=server_name)
         self._over: Arrival | None = None
         self._handshake(until)
 
@@ -273,10 +280,8 @@ def _open(address: Address, until: float) -> socket.socket:
     try:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if _SO_TIMESTAMPNS is not None:
-            # Before connecting: the kernel switches stamping on with a delay when no other socket of the machine uses it.
-            with contextlib.suppress(OSError):
-                sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+        # Before connecting: the kernel switches stamping on with a delay when no other socket of the machine uses it.
+        _ask_for_stamps(sock)
         try:
             sock.connect(address[1])
         except BlockingIOError:
@@ -292,6 +297,12 @@ def _open(address: Address, until: float) -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+def _ask_for_stamps(sock: socket.socket) -> None:
+    if _SO_TIMESTAMPNS is not None:
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
 
 
 def _ssl_text(error: Exception) -> str:
