@@ -126,7 +126,7 @@ class Control:
                 self._start_ready()
             self._publisher.scheduler_tick(self._scheduler.last_tick)
             self._publisher.commit()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - one bad event must not end the loop
             self._log.exception("an event could not be handled", kind=type(event).__name__, error=str(error))
 
     def _due(self, tick: Tick) -> None:

@@ -10,10 +10,9 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import exporter
+import probes
 from exporter import log
-from exporter.config import Config
-from exporter.config.reload import Reloader
+from exporter.config import Config, Reloader
 from exporter.control import Control, Event, Finished, Listener, Loaded, Stop
 from exporter.launch.local import LocalLauncher
 from exporter.publish.publisher import Publisher
@@ -21,93 +20,110 @@ from exporter.publish.server import MetricsServer
 from exporter.scheduler import Scheduler
 
 CLOSE_SECONDS = 5.0
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Service:
-    """Everything that `efa-pulse run` runs. `path` None means the configuration is fixed and never reloaded."""
+    """Everything that `efa-pulse run` runs. `path` None means the configuration is fixed and never reloaded.
+
+    Raises OSError when the address to listen on is taken, WebConfigError when TLS or authentication cannot be set up.
+    """
 
     def __init__(self, config: Config, path: Path | None = None) -> None:
         self._config = config
-        self._path = path
-        self._stop = threading.Event()
+        self._publisher = Publisher(probes.__version__, max_series=config.metrics.max_series, node_interval=config.metrics.node_interval,
+                                    best_of=config.metrics.best_of)
+        self._events: queue.Queue[Event] = queue.Queue()
+        self._scheduler = Scheduler(self._events)
+        self._reloader = Reloader(path, self._loaded, current=config) if path is not None else None
+        self._serving = False
+        self._loop: threading.Thread | None = None
+        # A SimpleQueue may be used in a signal handler; an Event may not.
+        self._wishes: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._listeners: list[Listener] = []
-        self._on_ready: Callable[[str], None] | None = None
         self.control: Control | None = None
+        self._server = MetricsServer(config.server, lambda: self._publisher.snapshot, healthy=self._unhealthy, reload=self._reload)
+
+    @property
+    def url(self) -> str:
+        """The address of the metrics server as a person would open it on this machine."""
+        return self._server.url
 
     def listen(self, listener: Listener) -> None:
         """Call `listener` with every verdict, in the control loop's thread."""
         self._listeners.append(listener)
 
-    def on_ready(self, callback: Callable[[str], None]) -> None:
-        """Call `callback` with the address of the metrics server when it answers."""
-        self._on_ready = callback
-
     def stop(self) -> None:
         """Ask the service to end. May be called from any thread and from a signal handler."""
-        self._stop.set()
+        self._wishes.put(None)
 
     def run(self) -> None:
-        """Run until `stop` or SIGTERM. Probes get the configured grace to end; no process outlives this call.
-
-        Raises OSError when the address to listen on is taken, ConfigError when files that the configuration names are not usable.
-        """
-        config = self._config
-        publisher = Publisher(exporter.__version__, max_series=config.metrics.max_series, node_interval=config.metrics.node_interval,
-                              best_of=config.metrics.best_of)
-        events: queue.Queue[Event] = queue.Queue()
+        """Run until `stop` or SIGTERM. Probes get the configured grace to end; no process outlives this call."""
+        launch = self._config.launch
         with contextlib.ExitStack() as stack:
+            stack.callback(self._server.close)
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="efa-pulse-secrets-")))
-            launcher = LocalLauncher(lambda run: events.put(Finished(run)), namespaces=config.launch.local.network_namespaces,
-                                     work_dir=config.launch.local.work_dir)
-            scheduler = Scheduler(events)
-            control = Control(config, events=events, launcher=launcher, scheduler=scheduler, publisher=publisher, secrets_dir=folder)
+            launcher = LocalLauncher(lambda run: self._events.put(Finished(run)), namespaces=launch.local.network_namespaces,
+                                     work_dir=launch.local.work_dir)
+            control = Control(self._config, events=self._events, launcher=launcher, scheduler=self._scheduler, publisher=self._publisher,
+                              secrets_dir=folder)
             self.control = control
             for listener in self._listeners:
                 control.listen(listener)
-            reloader = self._reloader(events)
-            server = MetricsServer(config.server, lambda: publisher.snapshot, reload=reloader.request if reloader else None)
-            stack.callback(server.close)
-            server.start()
-            loop = threading.Thread(target=control.run, name="control")
-            loop.start()
-            scheduler.start()
-            if reloader is not None:
-                reloader.start()
-            with _signals(self._stop, reloader):
-                server.ready(True)
-                log.get().info("ready", address=server.url, jobs=len(control.jobs))
-                if self._on_ready is not None:
-                    self._on_ready(server.url)
-                self._stop.wait()
-                log.get().info("stopping", grace=config.launch.grace)
-                server.ready(False)
-                if reloader is not None:
-                    reloader.close()
-                scheduler.stop(CLOSE_SECONDS)
-                events.put(Stop())
-                loop.join()
-                launcher.close(config.launch.grace)
-                control.drain()
-            log.get().info("stopped")
+            stack.enter_context(self._signals())
+            stack.callback(self._end, control, launcher, launch.grace)
+            self._loop = threading.Thread(target=control.run, name="control")
+            self._loop.start()
+            self._scheduler.start()
+            if self._reloader is not None:
+                self._reloader.start()
+            self._server.start()
+            self._server.ready(True)
+            self._serving = True
+            log.get().info("ready", address=self.url, jobs=len(control.jobs))
+            self._wishes.get()
+            log.get().info("stopping", grace=launch.grace)
+        log.get().info("stopped")
 
-    def _reloader(self, events: queue.Queue[Event]) -> Reloader | None:
-        if self._path is None:
-            return None
-        return Reloader(self._path, lambda config, error, at: events.put(Loaded(config, error, at)))
+    def _end(self, control: Control, launcher: LocalLauncher, grace: float) -> None:
+        """No new runs; those under way get the grace; what they found is still judged and published."""
+        self._serving = False
+        self._server.ready(False, "stopping")
+        if self._reloader is not None:
+            self._reloader.close()
+        self._scheduler.stop(CLOSE_SECONDS)
+        self._events.put(Stop())
+        if self._loop is not None:
+            self._loop.join()
+        launcher.close(grace)
+        control.drain()
 
+    def _loaded(self, config: Config | None, error: str | None, at: float) -> None:
+        self._events.put(Loaded(config, error, at))
 
-@contextlib.contextmanager
-def _signals(stop: threading.Event, reloader: Reloader | None) -> Iterator[None]:
-    """SIGTERM and SIGINT end the service, SIGHUP reloads; the handlers before are put back. Nothing outside the main thread."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {sig: signal.signal(sig, lambda *_: stop.set()) for sig in SIGNALS}
-    before[signal.SIGHUP] = signal.signal(signal.SIGHUP, (lambda *_: reloader.request()) if reloader else signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        for sig, handler in before.items():
-            signal.signal(sig, handler)
+    def _reload(self) -> str | None:
+        """Reload now, for POST /-/reload. None, or why the file was refused."""
+        if self._reloader is None:
+            return "the service was started without a configuration file"
+        return self._reloader.reload().error
 
+    def _unhealthy(self) -> str | None:
+        if self._serving and self._loop is not None and not self._loop.is_alive():
+            return "the control loop has ended"
+        if self._serving and not self._scheduler.state.alive:
+            return "the scheduler has ended"
+        return None
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """SIGTERM and SIGINT end the service, SIGHUP reloads; the handlers before are put back. Nothing outside the main thread."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        reload: Callable[..., None] = lambda *_: self._reloader.request() if self._reloader else None  # noqa: E731
+        before = {number: signal.signal(number, handler) for number, handler in (
+            (signal.SIGTERM, lambda *_: self.stop()), (signal.SIGINT, lambda *_: self.stop()), (signal.SIGHUP, reload))}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

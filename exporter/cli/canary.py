@@ -23,7 +23,7 @@ from probes.reasons import Outcome
 OVERHEAD_SECONDS = 10.0
 
 
-def canary(  # noqa: PLR0913 - one parameter an option
+def canary(
     url: Annotated[str, typer.Option(help="Base address of the API, with or without /v1.")],
     model: Annotated[str, typer.Option(help="Model name as the endpoint serves it.")],
     api: Annotated[str | None, typer.Option(help="`chat` or `completions`.")] = None,

@@ -49,7 +49,7 @@ def demo(
         service = Service(configuration(url, free_address(listen, out)))
         watcher = _Watcher(service, out, once=once)
         service.listen(watcher.verdict)
-        service.on_ready(watcher.ready)
+        out.print(f"Metrics are at {service.url}metrics; the first round runs.", markup=False)
         timer = threading.Timer(min(seconds or FIRST_ROUND_SECONDS, FIRST_ROUND_SECONDS) if once else seconds or 1e9, service.stop)
         timer.daemon = True
         if once or seconds:
@@ -105,9 +105,7 @@ def simulated_endpoint() -> Iterator[str]:
     process = subprocess.Popen([sys.executable, "-m", "probes.canary.simulated", "--listen", "127.0.0.1:0"], stdin=subprocess.DEVNULL,
                                stdout=subprocess.PIPE, text=True, env={**os.environ, PARENT_PID: str(os.getpid())}, start_new_session=True)
     try:
-        assert process.stdout is not None
-        ready, _, _ = select.select([process.stdout], [], [], START_SECONDS)
-        line = process.stdout.readline() if ready else ""
+        line = _first_line(process)
         address = next((word for word in line.split() if word.startswith("http://")), None)
         if address is None:
             raise UsageError(f"the simulated endpoint did not start: {line.strip() or 'no word from it'}")
@@ -121,6 +119,13 @@ def simulated_endpoint() -> Iterator[str]:
             process.wait()
 
 
+def _first_line(process: subprocess.Popen[str]) -> str:
+    if process.stdout is None:
+        return ""
+    ready, _, _ = select.select([process.stdout], [], [], START_SECONDS)
+    return process.stdout.readline() if ready else ""
+
+
 class _Watcher:
     """Follows the service: the last verdict of each job, a table after the first round, then one line a verdict."""
 
@@ -129,12 +134,7 @@ class _Watcher:
         self._out = out
         self._once = once
         self._last: dict[str, Verdict] = {}
-        self._address = ""
         self.complete = False
-
-    def ready(self, address: str) -> None:
-        self._address = address
-        self._out.print(f"Metrics are at {address}/metrics; the first round runs.", markup=False)
 
     def verdict(self, verdict: Verdict) -> None:
         self._last[verdict.run.spec.labels["job"]] = verdict
@@ -159,15 +159,16 @@ class _Watcher:
             table.add_column(name, overflow="fold")
         for job_id, verdict in sorted(self._last.items()):
             prompt = f" ({job_id.rpartition('/')[2]})" if verdict.run.spec.probe == "canary" else ""
-            table.add_row(verdict.run.spec.probe + prompt, verdict.run.spec.target, Text(verdict.outcome.value, render.STYLES[verdict.outcome]),
+            outcome = Text(verdict.outcome.value, render.STYLES[verdict.outcome])
+            table.add_row(verdict.run.spec.probe + prompt, verdict.run.spec.target, outcome,
                           verdict.transport.value if verdict.transport else "", headline_figure(verdict))
         self._out.print()
         self._out.print(table)
         self._out.print()
-        self._out.print("transport tcp is the honest verdict here: this machine has no EFA. The simulated endpoint's figures are made up; "
-                        "the engines' are real.")
+        self._out.print("Transport tcp is the honest verdict without EFA. The simulated endpoint's figures are made up, the engines' are "
+                        "real.")
         if not self._once:
-            self._out.print(f"Open {self._address}/ or {self._address}/metrics. It goes on measuring; Ctrl-C ends it.", markup=False)
+            self._out.print(f"Open {self._service.url} or {self._service.url}metrics. It goes on measuring; Ctrl-C ends it.", markup=False)
 
 
 def headline_figure(verdict: Verdict) -> str:

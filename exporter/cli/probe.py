@@ -16,7 +16,7 @@ from exporter.cli.exits import UsageError, of_outcomes
 from exporter.cli.runner import Runner, drop_unset, settings
 from exporter.runs import RunSpec, new_run_id
 from probes.contract import Transport
-from probes.gpus import visible_gpus
+from probes.gpu.driver import CudaError, Driver
 from probes.kv.params import MooncakeParams, NixlParams
 from probes.nccl.params import NcclParams
 from probes.node_params import NodeParams
@@ -72,7 +72,7 @@ def check_params(name: str, params: type[BaseModel], given: dict[str, Any]) -> d
 
 
 def _kv(name: str, params: type[BaseModel]) -> Callable[..., int]:
-    def command(  # noqa: PLR0913 - one parameter an option
+    def command(
         sizes: Annotated[str | None, typer.Option(metavar="SIZE,...", help="Block sizes, for example 64KiB,1MiB.")] = None,
         operations: Annotated[str | None, typer.Option(metavar="NAME,...", help="write, read, batch_write, batch_read.")] = None,
         memory: Annotated[str | None, typer.Option(help="`dram` or `gpu`.")] = None,
@@ -107,9 +107,9 @@ def node(
 
 
 @app.command("nccl")
-def nccl(  # noqa: PLR0913 - one parameter an option
+def nccl(
     sizes: Annotated[str | None, typer.Option(metavar="SIZE,...", help="Buffer sizes as nccl-tests counts them, e.g. 1MiB,256MiB.")] = None,
-    operations: Annotated[str | None, typer.Option(metavar="NAME,...", help="all_reduce, alltoall, all_gather, reduce_scatter, sendrecv.")] = None,
+    operations: Annotated[str | None, typer.Option(metavar="NAME,...", help="all_reduce, alltoall, all_gather, ...")] = None,
     engine: Annotated[str | None, typer.Option(help="`nccl4py` or `nccl-tests`.")] = None,
     ranks: Annotated[int | None, typer.Option(min=1, help="Number of GPUs; default: all that are visible.")] = None,
     local: LocalOption = True,  # noqa: ARG001 - the only place so far; the option says so
@@ -142,4 +142,9 @@ def uccl_ep(
 
 def _gpu_ranks(asked: int | None) -> int:
     """One rank a GPU. Without any GPU two ranks start, and each says so in its own result."""
-    return asked or max(2, visible_gpus())
+    if asked is not None:
+        return asked
+    try:
+        return max(2, Driver().count())
+    except CudaError:
+        return 2

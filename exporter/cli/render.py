@@ -57,9 +57,8 @@ def headline(one: Verdict) -> Text:
 def measurements(rows: Iterable[Measurement]) -> Table:
     """Bandwidth and latency, one row a size."""
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    for name, justify in (("operation", "left"), ("memory", "left"), ("size", "right"), ("GB/s", "right"), ("kind", "left"), ("p50", "right"),
-                          ("p99", "right"), ("max", "right"), ("cold", "right"), ("n", "right"), ("wrong", "right")):
-        table.add_column(name, justify=justify)  # type: ignore[arg-type]
+    for name in ("operation", "memory", "size", "GB/s", "kind", "p50", "p99", "max", "cold", "n", "wrong"):
+        table.add_column(name, justify="left" if name in {"operation", "memory", "kind"} else "right")
     for row in rows:
         name = row.operation + (f" x{row.batch}" if row.batch > 1 else "") + (f" {row.variant}" if row.variant else "")
         for index, size in enumerate(row.bytes):

@@ -11,6 +11,7 @@ from exporter import config as configuration
 from exporter import log
 from exporter.cli.exits import Exit, UsageError
 from exporter.config import Config
+from exporter.publish.webconfig import WebConfigError
 from exporter.service import Service
 
 
@@ -21,7 +22,8 @@ def run(
     loaded = configuration.load(config) if config is not None else Config()
     log.configure(loaded.logging)
     try:
-        Service(loaded, config).run()
-    except OSError as error:
-        raise UsageError(f"server.listen {loaded.server.listen}: {error.strerror or error}: choose another address") from None
+        service = Service(loaded, config)
+    except (OSError, WebConfigError) as error:
+        raise UsageError(str(error)) from None
+    service.run()
     return Exit.OK
