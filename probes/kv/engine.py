@@ -93,7 +93,3 @@ class Engine(Protocol):
     def evidence(self, log: Path) -> Evidence:
         """What the engine and its log say about the transport. `log` holds what the engine has printed so far."""
         ...
-
-    def versions(self) -> dict[str, str]:
-        """Versions of the engine and of the libraries it loaded."""
-        ...

@@ -33,13 +33,13 @@ def load_engine(module: str, install: str) -> ModuleType:
 
 
 def distribution_versions(name: str, candidates: Iterable[str]) -> dict[str, str]:
-    """`{name: version, name.distribution: which wheel}` of the first candidate that is installed; the version is `unknown` for none."""
+    """`{name: version, name.distribution: which wheel}` of the first candidate that is installed; nothing when none is."""
     for candidate in candidates:
         try:
             return {name: metadata.version(candidate), f"{name}.distribution": candidate}
         except metadata.PackageNotFoundError:
             continue
-    return {name: "unknown"}
+    return {}
 
 
 def library_versions() -> dict[str, str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 TAIL = 1 << 20
 
 _GLOG = re.compile(r"^[EWF]\d{4} \d\d:\d\d:\d\d\.\d+\s+\d+ (\S+?:\d+\] .*)$")
+_UCX_LOG = re.compile(r"^\[\d+\.\d+\] \[[^]]*\]\s+\S+:\d+\s+UCX\s+(?:ERROR|WARN|DIAG)\s+(.*)$")
 _MOONCAKE_DEVICE = re.compile(r"EFA device \(libfabric\): (\S+), domain: (\S+), fabric: (\S+), provider: (\S+)")
 _MOONCAKE_TCP = re.compile(r"Installing TCP transport|Using TCP transport|TcpTransport: listen on port|MC_FORCE_TCP is set")
 _NIXL_RAILS = re.compile(r"Created (\d+) rails using provider=(\S+)")
@@ -39,16 +40,18 @@ def read_tail(log: Path) -> str:
         return ""
 
 
-def last_complaint(text: str) -> str | None:
-    """The last warning or error of a glog text, without its stamp."""
-    found = [match[1] for match in map(_GLOG.match, text.splitlines()) if match]
-    return found[-1][:300] if found else None
+def complaints(text: str) -> list[str]:
+    """The last warnings and errors of a log, without their stamps: two of UCX, which tell the cause, and one of the engine itself."""
+    lines = text.splitlines()
+    below = [match[1].strip() for match in map(_UCX_LOG.match, lines) if match]
+    own = [match[1] for match in map(_GLOG.match, lines) if match]
+    return [line[:300] for line in (*below[-2:], *own[-1:])]
 
 
 def words_of(log: Path) -> str:
-    """The engine's last complaint as the tail of a message; empty when it made none."""
-    found = last_complaint(read_tail(log))
-    return f"; the engine says: {found}" if found else ""
+    """The engine's last complaints as the tail of a message; empty when it made none."""
+    found = complaints(read_tail(log))
+    return f"; the engine says: {' | '.join(found)}" if found else ""
 
 
 def mooncake_path(text: str) -> Route:

@@ -56,12 +56,12 @@ class HostRegion:
 
     def put(self, offset: int, source: int, length: int) -> None:
         """Copy in."""
-        self._inside(offset, length)
+        check_inside(self.size, offset, length)
         ctypes.memmove(self.address + offset, source, length)
 
     def different(self, offset: int, source: int, length: int) -> int:
         """Count differing bytes; equal memory costs one memcmp."""
-        self._inside(offset, length)
+        check_inside(self.size, offset, length)
         if _LIBC.memcmp(self.address + offset, source, length) == 0:
             return 0
         return count_different(ctypes.string_at(self.address + offset, length), ctypes.string_at(source, length))
@@ -72,9 +72,11 @@ class HostRegion:
     def bind_thread(self) -> None:
         """Host memory is usable everywhere."""
 
-    def _inside(self, offset: int, length: int) -> None:
-        if offset < 0 or length < 0 or offset + length > self.size:
-            raise ValueError(f"{length} bytes at {offset} are outside of a region of {self.size}")
+
+def check_inside(size: int, offset: int, length: int) -> None:
+    """Raise ValueError unless `length` bytes at `offset` are inside a region of `size`: beyond it lies somebody else's memory."""
+    if offset < 0 or length < 0 or offset + length > size:
+        raise ValueError(f"{length} bytes at {offset} are outside of a region of {size}")
 
 
 def fill(region: Region, offset: int, length: int, pattern: Pattern, origin: int, *, poison: bool = False) -> None:

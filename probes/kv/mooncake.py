@@ -59,7 +59,12 @@ class MooncakeProbe:
             module = loading.load_engine("mooncake.engine", INSTALL)
             return lambda: MooncakeEngine(module, protocol, params.device, ctx.log_path, gpu=params.memory == "gpu")
 
-        return PairRun(ctx, params, load, findings, {"engine": "mooncake", "protocol": protocol}).run()
+        return PairRun(ctx, params, load, versions, findings, {"engine": "mooncake", "protocol": protocol}).run()
+
+
+def versions() -> dict[str, str]:
+    """Mooncake's version and libfabric's, as far as they are here."""
+    return {**loading.distribution_versions("mooncake", DISTRIBUTIONS), **loading.library_versions()}
 
 
 class MooncakeEngine:
@@ -144,10 +149,6 @@ class MooncakeEngine:
         route = logs.mooncake_path(logs.read_tail(log))
         return Evidence(stack="mooncake", provider=route.provider, fabric=route.fabric, rdma=route.rdma, nics_seen=route.nics,
                         devices=list(route.devices))
-
-    def versions(self) -> dict[str, str]:
-        """Mooncake's and libfabric's."""
-        return {**loading.distribution_versions("mooncake", DISTRIBUTIONS), **loading.library_versions()}
 
     def _operation(self, step: Step, thread: int) -> Operation:
         if self._region is None:

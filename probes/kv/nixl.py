@@ -62,7 +62,12 @@ class NixlProbe:
             return lambda: NixlEngine(module, name, pins.backend, "VRAM" if params.memory == "gpu" else "DRAM", ctx.log_path,
                                       timeout=timeout, pinned=efa)
 
-        return PairRun(ctx, params, load, findings, {"engine": "nixl", "backend": pins.backend}).run()
+        return PairRun(ctx, params, load, versions, findings, {"engine": "nixl", "backend": pins.backend}).run()
+
+
+def versions() -> dict[str, str]:
+    """The versions of NIXL, libfabric and UCX, as far as they are here."""
+    return {**loading.distribution_versions("nixl", DISTRIBUTIONS), **loading.library_versions()}
 
 
 def choose(params: NixlParams, *, efa: bool, device: bool) -> Pins:
@@ -180,12 +185,8 @@ class NixlEngine:
     def evidence(self, log: Path) -> Evidence:
         """Rails and lanes as the log names them."""
         route = logs.nixl_path(logs.read_tail(log), self._backend)
-        return Evidence(stack="nixl", provider=route.provider, fabric=self._backend.lower(), rdma=route.rdma, nics_seen=route.nics,
+        return Evidence(stack="nixl", provider=route.provider, rdma=route.rdma, nics_seen=route.nics,
                         devices=list(route.devices))
-
-    def versions(self) -> dict[str, str]:
-        """NIXL's and those of libfabric and UCX."""
-        return {**loading.distribution_versions("nixl", DISTRIBUTIONS), **loading.library_versions()}
 
     def _start(self, api: ModuleType, name: str, *, pinned: bool) -> Any:
         try:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from probes.gpu.driver import CudaError
 from probes.kv.engine import Engine
 from probes.kv.gpu import GpuRegion
 from probes.kv.memory import HostRegion, Region
@@ -21,7 +22,7 @@ ROLES = ("initiator", "target")
 
 
 def region_of(params: KvParams, rank: int) -> Region:
-    """The memory of one rank, where the parameters want it. Raises ProbeFailure for a GPU that is not there or has no room."""
+    """The memory of one rank, where the parameters want it. Raises CudaError for a GPU that is not there or has no room."""
     if params.memory == "dram":
         return HostRegion(params.region)
     device = params.gpu if rank == 0 or params.target_gpu is None else params.target_gpu
@@ -40,14 +41,15 @@ class PairRun:
     """One run of a KV probe on one rank.
 
     `load` sets the engine's variables, imports it and returns what makes an Engine, called once the memory is there; both may raise
-    ProbeFailure. `findings` and `shape` may still grow until the report is made.
+    ProbeFailure. `versions` is asked at the end, when all libraries are loaded. `findings` and `shape` may grow until then.
     """
 
-    def __init__(self, ctx: Context, params: KvParams, load: Callable[[], Callable[[], Engine]], findings: list[Finding],
-                 shape: dict[str, int | float | str]) -> None:
+    def __init__(self, ctx: Context, params: KvParams, load: Callable[[], Callable[[], Engine]], versions: Callable[[], dict[str, str]],
+                 findings: list[Finding], shape: dict[str, int | float | str]) -> None:
         self._ctx = ctx
         self._params = params
         self._load = load
+        self._versions = versions
         self._findings = findings
         self._shape = shape
         self._engine: Engine | None = None
@@ -61,7 +63,7 @@ class PairRun:
             raise ProbeFailure(Reason.BAD_SPEC, f"a KV probe needs 2 ranks, this run has {ctx.env.world_size}")
         try:
             self._go()
-        except (ProbeFailure, RendezvousError) as failure:
+        except (ProbeFailure, RendezvousError, CudaError) as failure:
             ctx.leave(f"{failure.reason.value}: {failure}")
             return self._report(failure.reason, str(failure))
         if self._session and self._session.complaints:
@@ -91,4 +93,4 @@ class PairRun:
         shape: dict[str, Any] = {"memory": params.memory, "threads": params.threads, "batch": params.batch, **self._shape}
         return Report(reason=reason, message=message, role=ROLES[self._ctx.env.rank], findings=self._findings, shape=shape,
                       measurements=session.measurements() if session else [], evidence=evidence,
-                      versions=self._engine.versions() if self._engine else {})
+                      versions=self._versions())

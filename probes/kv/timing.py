@@ -39,7 +39,8 @@ class Budget:
     def of(cls, *, iterations: int, seconds: float, volume: int, bytes_each: int, ends_at: float, threads: int = 1) -> Budget:
         """The share of one of `threads` threads."""
         most = max(min(iterations, -(-volume // bytes_each)), MIN_OPERATIONS)
-        return cls(iterations=-(-most // threads), seconds=seconds, ends_at=ends_at, least=-(-MIN_OPERATIONS // threads))
+        least = -(-MIN_OPERATIONS // threads)
+        return cls(iterations=max(most // threads, least), seconds=seconds, ends_at=ends_at, least=least)
 
     def more(self, done: int, started: float) -> bool:
         """Whether another operation is due, `done` having ended since `started` (perf_counter seconds)."""
