@@ -23,5 +23,5 @@ from exporter.config.problems import ConfigError, Problem
 from exporter.config.reload import Outcome, Reloader
 from exporter.config.root import Config, Reference
 
-__all__ = ["Capacity", "Config", "ConfigError", "Job", "Outcome", "Problem", "Reference", "Reloader", "Secret", "SecretError", "load", "reference",
-           "schema", "worst_case"]
+__all__ = ["Capacity", "Config", "ConfigError", "Job", "Outcome", "Problem", "Reference", "Reloader", "Secret", "SecretError", "load",
+           "reference", "schema", "worst_case"]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
-import re
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, WithJsonSchema, model_validator
 
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NULL_DEVICE = os.makedev(1, 3)
 SECRET_LIMIT = 64 * 1024
 
 
@@ -85,10 +86,21 @@ class Secret(Model):
         return text
 
 
+def read_file(path: Path, limit: int) -> bytes:
+    """The first `limit` bytes of a regular file, or of the null device. Never waits, as a named pipe would. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if stat.S_ISDIR(found.st_mode):
+            raise IsADirectoryError(errno.EISDIR, "it is a folder")
+        if not stat.S_ISREG(found.st_mode) and found.st_rdev != _NULL_DEVICE:
+            raise OSError(errno.EINVAL, "it is no regular file")
+        return file.read(limit)
+
+
 def _read_secret(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            raw = file.read(SECRET_LIMIT + 1)
+        raw = read_file(path, SECRET_LIMIT + 1)
     except OSError as error:
         raise SecretError(f"file {path} cannot be read: {error.strerror}") from None
     if len(raw) > SECRET_LIMIT:

@@ -8,7 +8,7 @@ from pydantic import Field, ValidationError, create_model, model_validator
 
 from exporter.config.base import FilePath, Model, Name, Secret
 from exporter.config.schedule import Schedule, every
-from exporter.config.semantic import Found, refuse, repeated, within
+from exporter.config.semantic import Found, Where, refuse, repeated, within
 from probes.canary.endpoint import Api
 from probes.canary.params import CanaryParams
 from probes.units import show_duration
@@ -94,10 +94,7 @@ class CanaryTarget(Model):
             try:
                 params = self.request(kind)
             except ValidationError as error:
-                below: tuple[str | int, ...] = ("prompts", kind, "params") if prompt.params.model_fields_set else ("params",)
-                place: dict[str, tuple[str | int, ...]] = {name: (name,) for name in ("url", "model", "api", "ca_file")}
-                place |= {name: ("params", name) for name in self.params.model_fields_set - prompt.params.model_fields_set}
-                found += [one for one in within(error, place | {"": ()}, below) if one not in found]
+                found += [one for one in self._located(kind, prompt, error) if one not in found]
                 continue
             interval = prompt.schedule.interval
             if interval is not None and interval < params.total_timeout:
@@ -106,6 +103,14 @@ class CanaryTarget(Model):
                 found.append((("prompts", kind, "schedule", "interval"), what))
         refuse("CanaryTarget", found)
         return self
+
+    def _located(self, kind: Kind, prompt: Prompt, error: ValidationError) -> list[Found]:
+        """The problems of a request, each at the key that brought it in."""
+        here = prompt.params.model_fields_set
+        place: dict[str, Where] = {name: (name,) for name in ("url", "model", "api", "ca_file")}
+        place |= {name: ("params", name) for name in self.params.model_fields_set - here}
+        otherwise: Where = ("prompts", kind, "params") if here else ("params",) if self.params.model_fields_set else ()
+        return [(where, what.replace("key_file", "key")) for where, what in within(error, place, otherwise)]
 
     def request(self, kind: Kind) -> CanaryParams:
         """The parameters of one request, without the key. Raises ValidationError when they do not go together."""

@@ -94,7 +94,10 @@ def parse(raw: bytes, file: str) -> Document:
         document.problems.append(Problem(file, 1, 1, "", f"lists or mappings are nested more than {DEPTH_LIMIT} deep", "flatten them"))
         return document
     if node is not None:
-        document.tree = _Builder(document).build(node, ())
+        builder = _Builder(document)
+        tree = builder.build(node, ())
+        # Half a tree would only add complaints about what is missing in it.
+        document.tree = None if builder.overrun else tree
     return document
 
 
@@ -130,12 +133,14 @@ class _Builder:
         self._document = document
         self._left = VALUES_LIMIT
         self._open: set[int] = set()
+        self.overrun = False
 
     def build(self, node: yaml.Node, loc: Loc) -> Any:
         self._document.values[loc] = _place(node)
         self._left -= 1
         if self._left < 0:
-            if self._left == -1:
+            if not self.overrun:
+                self.overrun = True
                 self._say(node, (), f"aliases make more than {VALUES_LIMIT} values of this file", "write less of it with anchors")
             return None
         if isinstance(node, yaml.ScalarNode):
@@ -144,6 +149,7 @@ class _Builder:
             self._say(node, loc, "an anchor that contains itself", "remove the alias")
             return None
         if len(loc) >= DEPTH_LIMIT:
+            self.overrun = True
             self._say(node, loc[:8], f"lists or mappings are nested more than {DEPTH_LIMIT} deep", "flatten them")
             return None
         self._open.add(id(node))

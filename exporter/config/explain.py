@@ -23,6 +23,10 @@ _KINDS: dict[str, str] = {
     "model_type": "a mapping with keys", "model_attributes_type": "a mapping with keys", "dict_type": "a mapping with keys",
     "list_type": "a list", "tuple_type": "a list", "none_required": "nothing",
 }
+_SHAPES = {
+    "true or false": "write true or false", "a mapping with keys": "write lines of 'key: value' below it",
+    "a list": "write one line that begins with '- ' for each entry",
+}
 _LIMITS: dict[str, str] = {
     "greater_than": "more than {gt}", "greater_than_equal": "{ge} or more", "less_than": "less than {lt}",
     "less_than_equal": "{le} or less", "multiple_of": "a multiple of {multiple_of}",
@@ -32,7 +36,7 @@ _LIMITS: dict[str, str] = {
 _PATTERNS = {
     "^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$": "a name of letters, digits, '.', '_' and '-' that begins and ends with a letter or digit",
     "^[A-Za-z_][A-Za-z0-9_]*$": "the name of an environment variable",
-    "^(([01][0-9]|2[0-3]):[0-5][0-9]|24:00)$": "a time of day between 00:00 and 24:00, as HH:MM",
+    "^(([01][0-9]|2[0-3]):[0-5][0-9]|24:00)$": "a time of day from 00:00 to 24:00 (HH:MM)",
 }
 
 
@@ -62,7 +66,7 @@ def _one(detail: ErrorDetails, loc: Loc, document: Document) -> Problem:
     if kind == "missing":
         return document.problem(loc, f"the key {str(detail['loc'][-1])!r} is missing", "add it")
     if kind in _KINDS:
-        return document.problem(loc, f"{_KINDS[kind]} is needed, got {show(detail['input'])}", _quotes(kind, detail["input"]))
+        return document.problem(loc, f"{_KINDS[kind]} is needed, got {show(detail['input'])}", _remedy(kind, detail["input"]))
     if kind == "literal_error":
         return _choice(detail, loc, document)
     if kind == "string_pattern_mismatch":
@@ -71,18 +75,19 @@ def _one(detail: ErrorDetails, loc: Loc, document: Document) -> Problem:
         got = "" if model_at(loc[:-1]) is Secret else f", got {show(detail['input'])}"
         return document.problem(loc, f"{need} is needed{got}")
     if kind in _LIMITS:
-        return document.problem(loc, f"{_LIMITS[kind].format(**context)} is needed, got {_measured(detail)}")
+        numbers = {name: f"{value:g}" if isinstance(value, float) else value for name, value in context.items()}
+        return document.problem(loc, f"{_LIMITS[kind].format(**numbers)} is needed, got {_measured(detail)}")
     what, colon, todo = detail["msg"].removeprefix("Value error, ").partition(": ")
     return document.problem(loc, what, todo if colon else "")
 
 
-def _quotes(kind: str, value: Any) -> str:
-    """The usual slip behind a wrong type: quotes too many or too few."""
+def _remedy(kind: str, value: Any) -> str:
+    """What to do about a wrong type. The usual slip is quotes too many or too few."""
     if kind == "string_type" and isinstance(value, (bool, int, float)):
         return "put it in quotes"
     if kind in ("int_type", "float_type", "bool_type") and isinstance(value, str) and _PLAIN.fullmatch(value):
         return "remove the quotes"
-    return "replace it"
+    return "give it a value, or remove the key" if value is None else _SHAPES.get(_KINDS[kind], "write one")
 
 
 def _choice(detail: ErrorDetails, loc: Loc, document: Document) -> Problem:

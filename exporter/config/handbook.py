@@ -24,7 +24,8 @@ The service reads one YAML file, `efa-pulse run --config FILE`. An empty file is
 - A relative file name is relative to the folder of the configuration file.
 - A secret is never written into the file: `{file: PATH}` or `{env: NAME}` stands in its place. Nothing else is replaced: `${NAME}` is an
   error.
-- The file is YAML 1.2: `yes`, `no` and `22:00` are texts. Anchors and `<<` work.
+- The file is YAML 1.2: `yes`, `no` and `22:00` are texts. Anchors and `<<` work; a section whose name begins with `x-` is left alone, to
+  hold what they refer to.
 - The file and the files it names are read again when they change, and on SIGHUP. A file with errors changes nothing.
 
 `efa-pulse check-config FILE` tells every problem with its line; `--schema` prints the JSON Schema. This page is printed by `--reference`.

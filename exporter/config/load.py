@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from exporter.config import capacity
-from exporter.config.base import SecretError
+from exporter.config.base import SecretError, read_file
 from exporter.config.document import SIZE_LIMIT, Document, parse
 from exporter.config.explain import explain, show
 from exporter.config.problems import ConfigError, Loc, Problem
@@ -21,6 +21,7 @@ from exporter.config.root import Config, Reference
 from exporter.config.semantic import Found
 
 _VARIABLE = re.compile(r"\$\{[^}]*\}|\$\([A-Za-z_][A-Za-z0-9_]*\)|\{\{.*\}\}")
+SCRATCH = "x-"
 # Free text that goes into a request as it is.
 _VERBATIM = ("extra_body",)
 
@@ -35,11 +36,10 @@ def load(path: Path | str, *, references: bool = True) -> Config:
 
 def read(path: Path) -> bytes:
     """The file's bytes, at most a little more than are accepted. Raises ConfigError."""
-    if path.is_dir():
-        raise ConfigError.about_file(path, "this is a folder", "name the file in it")
     try:
-        with path.open("rb") as file:
-            return file.read(SIZE_LIMIT + 1)
+        return read_file(path, SIZE_LIMIT + 1)
+    except IsADirectoryError:
+        raise ConfigError.about_file(path, "this is a folder", "name the file in it") from None
     except FileNotFoundError:
         raise ConfigError.about_file(path, "no such file", "check the name, or start without a configuration file") from None
     except (OSError, ValueError) as error:
@@ -51,14 +51,16 @@ def from_bytes(raw: bytes, path: Path, *, references: bool = True) -> Config:
     """The configuration in `raw`, which was read from `path`. Raises ConfigError with every problem."""
     document = parse(raw, str(path))
     problems = [*document.problems, *_unexpanded(document)]
+    told = list(problems)
     tree = {} if document.tree is None else document.tree
     if not isinstance(tree, dict):
         sections = ", ".join(Config.model_fields)
         problems.append(document.problem((), f"a mapping of sections is needed, got {show(tree)}", f"use the keys {sections}"))
         raise ConfigError(problems)
     context = {"base": path.absolute().parent}
-    config, found = _validate(tree, context)
-    problems += [problem for error in found for problem in explain(error, document) if not _covered(problem, document.problems)]
+    # Sections beginning with x- hold what anchors refer to.
+    config, found = _validate({name: value for name, value in tree.items() if not name.startswith(SCRATCH)}, context)
+    problems += [problem for error in found for problem in explain(error, document) if not _covered(problem, told)]
     if config is not None:
         checks = capacity.check(config)
         problems += [_semantic(one, document) for one in checks]
@@ -145,7 +147,8 @@ def _unreadable(config: Config, document: Document) -> Iterator[Problem]:
     for reference in config.references():
         said = _try(reference)
         if said:
-            yield document.problem(reference.loc, said, "put it there, or correct the name")
+            named = reference.secret is not None and reference.secret.env is not None
+            yield document.problem(reference.loc, said, f"{'set it' if named else 'put it there'}, or correct the name")
 
 
 def _try(reference: Reference) -> str:
@@ -158,8 +161,7 @@ def _try(reference: Reference) -> str:
         return ""
     assert reference.file is not None  # noqa: S101 - one of the two is set
     try:
-        with reference.file.open("rb") as file:
-            file.read(1)
+        read_file(reference.file, 1)
         if reference.certificates:
             ssl.create_default_context(cafile=reference.file)
     except ssl.SSLError:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from exporter.config.base import read_file
 from exporter.config.load import load
 from exporter.config.problems import ConfigError
 from exporter.config.root import Config
@@ -207,7 +208,6 @@ def _look(path: Path) -> _Look:
 
 def _digest(path: Path) -> str | None:
     try:
-        with path.open("rb") as file:
-            return hashlib.sha256(file.read(READ_LIMIT)).hexdigest()
+        return hashlib.sha256(read_file(path, READ_LIMIT)).hexdigest()
     except (OSError, ValueError):
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from datetime import datetime, time, timezone
 from typing import Annotated, Any, Literal
@@ -17,8 +16,8 @@ from probes.units import Duration, parse_duration, show_duration
 
 Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 DAYS: tuple[Day, ...] = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+A_MONDAY = datetime(2026, 1, 5, tzinfo=timezone.utc)
 SHORTEST_INTERVAL = 1.0
-_TIME = re.compile(r"([01]\d|2[0-3]):([0-5]\d)|24:00")
 
 
 def _zone(value: str) -> str:
@@ -29,32 +28,33 @@ def _zone(value: str) -> str:
     return value
 
 
+def _as_tuple(value: Any) -> Any:
+    # Below a validator that runs first, pydantic's strict mode sees Python values and takes no list for a tuple.
+    return tuple(value) if isinstance(value, list) else value
+
+
 def _cron(value: str) -> str:
     try:
-        parse_cron(value)
+        parsed = parse_cron(value)
     except CronError as error:
         raise ValueError(str(error)) from None
+    if parsed.next_after(A_MONDAY) is None:
+        raise ValueError(f"the cron expression {value!r} names a day that never comes: correct day of month or month")
     return value
 
 
-def _time_of_day(value: str) -> str:
-    if not _TIME.fullmatch(value):
-        raise ValueError(f"a time of day between 00:00 and 24:00 is needed, as HH:MM; got {value!r}")
-    return value
-
-
-Zone = Annotated[str, AfterValidator(_zone), Field(min_length=1, max_length=64, examples=["Europe/Berlin"])]
+Zone = Annotated[str, Field(min_length=1, max_length=64), AfterValidator(_zone), Field(examples=["Europe/Berlin"])]
 """Name of a time zone."""
-Cron = Annotated[str, AfterValidator(_cron), Field(min_length=1, max_length=256, examples=["0 3 * * mon-fri"])]
+Cron = Annotated[str, Field(min_length=1, max_length=256), AfterValidator(_cron), Field(examples=["0 3 * * mon-fri"])]
 """A cron expression: minute, hour, day of month, month, day of week."""
-TimeOfDay = Annotated[str, AfterValidator(_time_of_day), Field(pattern=r"^(([01][0-9]|2[0-3]):[0-5][0-9]|24:00)$", examples=["22:00"])]
+TimeOfDay = Annotated[str, Field(pattern=r"^(([01][0-9]|2[0-3]):[0-5][0-9]|24:00)$", examples=["22:00"])]
 """A time of day, `HH:MM`."""
 
 
 class QuietWindow(Model):
     """A part of the week in which nothing is started. Runs that are due in it move to its end."""
 
-    days: Annotated[tuple[Day, ...], Field(min_length=1, max_length=7)] = DAYS
+    days: Annotated[tuple[Day, ...], BeforeValidator(_as_tuple), Field(min_length=1, max_length=7)] = DAYS
     """Days on which the window begins."""
     start: TimeOfDay = Field(alias="from")
     """Local time at which the window begins."""
@@ -67,12 +67,12 @@ class QuietWindow(Model):
 
 
 def _some_time_is_left(windows: tuple[QuietWindow, ...]) -> tuple[QuietWindow, ...]:
-    if next_open([_quiet(window, "UTC") for window in windows], datetime(2026, 1, 5, tzinfo=timezone.utc)) is None:
+    if next_open([_quiet(window, "UTC") for window in windows], A_MONDAY) is None:
         raise ValueError("these windows leave no time of the week in which anything could run: shorten one of them")
     return windows
 
 
-QuietWindows = Annotated[tuple[QuietWindow, ...], AfterValidator(_some_time_is_left), Field(max_length=64)]
+QuietWindows = Annotated[tuple[QuietWindow, ...], BeforeValidator(_as_tuple), AfterValidator(_some_time_is_left), Field(max_length=64)]
 """Quiet windows that do not cover the whole week."""
 
 

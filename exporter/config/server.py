@@ -23,7 +23,7 @@ def _listen(value: str) -> str:
     return value
 
 
-Listen = Annotated[str, AfterValidator(_listen), Field(min_length=2, max_length=300, examples=["127.0.0.1:9877"])]
+Listen = Annotated[str, Field(min_length=2, max_length=300), AfterValidator(_listen), Field(examples=["127.0.0.1:9877"])]
 """host:port, :port for all addresses, port 0 for any free one."""
 
 
