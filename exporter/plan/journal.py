@@ -1,8 +1,8 @@
 """The journal: what must survive a restart and a change of leader, as records in 64 shards.
 
 A record is JSON under a key. `node/<instance id>` holds what is known of one node, `round/<probe>/<group>` where a round stands, and other
-parts keep theirs under their own prefix. Records are spread over shards by a hash of their key; a shard that changed is written at most once
-per `SHARD_SECONDS`, as gzipped JSON. Pure state: a `JournalStore` reads and writes the shards.
+parts keep theirs under their own prefix. Records are spread over shards by a hash of their key; a shard that changed is written at most
+once per `SHARD_SECONDS`, as gzipped JSON. Pure state: a `JournalStore` reads and writes the shards.
 """
 
 from __future__ import annotations
@@ -83,8 +83,10 @@ class Journal:
 
     records: dict[str, Record] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    too_large: dict[int, int] = field(default_factory=dict)
     _keys: dict[int, set[str]] = field(default_factory=dict)
     _dirty: set[int] = field(default_factory=set)
+    _flying: set[int] = field(default_factory=set)
     _written: dict[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -137,35 +139,39 @@ class Journal:
 
     @property
     def dirty(self) -> int:
-        """Shards that differ from what was written."""
-        return len(self._dirty)
+        """Shards that differ from what was written, those being written included."""
+        return len(self._dirty | self._flying)
 
     def due(self, now: float, *, everything: bool = False) -> dict[int, bytes]:
         """The shards to write at `now` (monotonic seconds), encoded. `everything` ignores the interval, for the end of the service.
 
-        Raises JournalError when a shard outgrew its place; nothing is lost, it stays to be written.
+        Each must be told to `written` or `failed` afterwards; until then it is not given again. A shard that has outgrown its place is left
+        out and named in `too_large`.
         """
         found: dict[int, bytes] = {}
-        for number in sorted(self._dirty):
+        self.too_large = {}
+        for number in sorted(self._dirty - self._flying):
             last = self._written.get(number)
             if everything or last is None or now - last >= SHARD_SECONDS:
                 data = encode_shard(number, {key: self.records[key] for key in self._keys.get(number, ())})
+                self._written[number] = now
                 if len(data) > SHARD_LIMIT:
-                    raise JournalError(f"shard {number} needs {len(data)} bytes and {SHARD_LIMIT} fit: lower the number of nodes "
-                                       "or of figures kept for each")
+                    self.too_large[number] = len(data)
+                    continue
                 found[number] = data
+                self._dirty.discard(number)
+                self._flying.add(number)
         return found
 
-    def written(self, shards: Iterable[int], now: float) -> None:
-        """These shards were stored at `now`. A record that changed after `due` must be put again after this."""
-        for number in shards:
-            self._dirty.discard(number)
-            self._written[number] = now
+    def written(self, shards: Iterable[int]) -> None:
+        """These shards are stored."""
+        self._flying.difference_update(shards)
 
-    def attempted(self, shards: Iterable[int], now: float) -> None:
-        """Writing these shards failed at `now`: they stay dirty and are tried again after the interval."""
-        for number in shards:
-            self._written[number] = now
+    def failed(self, shards: Iterable[int]) -> None:
+        """Writing these shards failed: they are tried again after the interval."""
+        numbers = set(shards)
+        self._flying -= numbers
+        self._dirty |= numbers
 
     def _touch(self, key: str) -> None:
         number = shard_of(key)
@@ -178,14 +184,18 @@ class Journal:
 
 
 def flush(journal: Journal, store: JournalStore, now: float, *, everything: bool = False) -> int:
-    """Write what is due; returns the number of shards written. Raises what the store raises, and then tries again after the interval."""
+    """Write what is due; returns the number of shards written.
+
+    Raises what the store raises, and JournalError when a shard outgrew its place; both are tried again after the interval.
+    """
     shards = journal.due(now, everything=everything)
-    if not shards:
-        return 0
-    try:
-        store.save(shards)
-    except OSError:
-        journal.attempted(shards, now)
-        raise
-    journal.written(shards, now)
+    if shards:
+        try:
+            store.save(shards)
+        except BaseException:
+            journal.failed(shards)
+            raise
+        journal.written(shards)
+    for number, size in journal.too_large.items():
+        raise JournalError(f"shard {number} needs {size} bytes and {SHARD_LIMIT} fit: fewer nodes, or fewer figures kept for each")
     return len(shards)
