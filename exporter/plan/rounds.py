@@ -19,12 +19,13 @@ Pair = tuple[str, str]
 class Circle:
     """The places of one group. `places[i]` is the id on place i, None for a hole; `extra` are ids that wait for the next cycle.
 
-    `round` counts the rounds of this cycle that have begun.
+    `round` counts the rounds of this cycle that have begun. `offset` turns the cycle, so that probes on equal circles measure other pairs.
     """
 
     places: list[str | None] = field(default_factory=list)
     extra: list[str] = field(default_factory=list)
     round: int = 0
+    offset: int = 0
 
     @property
     def members(self) -> list[str]:
@@ -71,6 +72,7 @@ class Circle:
         if size < 2:
             return []
         turn = size - 1
+        number = (number + self.offset) % turn
         found: list[Pair] = []
         for low in range(turn):
             high = (2 * number - low) % turn

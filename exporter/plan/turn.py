@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zlib
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -55,6 +56,9 @@ class Turn:
     met: set[Pair] = field(default_factory=set)
     retried: set[str] = field(default_factory=set)
     looked: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.circle.offset = zlib.crc32(self.plan.name.encode())
 
     def due_at(self) -> float:
         """When the next round may begin, Unix seconds."""
@@ -188,7 +192,7 @@ class Turn:
                 places[place] = one
             else:
                 extra.append(one)
-        self.circle = Circle(places, extra, int(data["cursor"]))
+        self.circle = Circle(places, extra, int(data["cursor"]), self.circle.offset)
 
     def _waiting(self, inventory: Inventory, pair: Pair, why: Why) -> Waiting:
         one, other = inventory.get(pair[0]), inventory.get(pair[1])
