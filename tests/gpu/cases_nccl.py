@@ -1,0 +1,237 @@
+"""What the NCCL probe must show on two GPUs of one host. Each case returns what it saw; `holds` is the list of claims with their truth."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from launcher import Outcome, Workers, run, wait_for
+
+from probes.nccl import parse_file, parse_text
+from probes.result import Result
+
+MIB = 1 << 20
+GIB = 1 << 30
+HERE = Path(__file__).parent
+PEER_SIZES = [MIB, 256 * MIB, GIB]
+ROUNDS = 3
+
+
+def seen(outcome: Outcome) -> dict[str, Any]:
+    return {"wall": round(outcome.wall, 3), "left_over": outcome.left_over, "errors": outcome.errors,
+            "results": [result.model_dump(mode="json", by_alias=True, exclude_defaults=True) for result in outcome.results]}
+
+
+def reasons(outcome: Outcome) -> list[str]:
+    return [result.reason.value for result in outcome.results]
+
+
+def rates(result: Result, operation: str, variant: str | None = None) -> dict[int, float]:
+    for measurement in result.measurements:
+        if measurement.operation == operation and measurement.variant == variant:
+            return {size: rate for size, rate in zip(measurement.bytes, measurement.bandwidth, strict=True) if rate is not None}
+    return {}
+
+
+def tests_command(operation: str, sizes: list[int], layout: list[str], report: Path, iterations: int = 20) -> list[str]:
+    program = Path(os.environ["NCCL_TESTS"]) / f"{operation}_perf"
+    return [str(program), "-b", str(sizes[0]), "-e", str(sizes[-1]), "-f", "2" if len(sizes) == 1 else str(sizes[1] // sizes[0]), *layout,
+            "-n", str(iterations), "-w", "5", "-c", "1", "-a", "3", "-J", str(report)]
+
+
+def peer_busbw(operation: str, size: int, layout: list[str], folder: Path) -> tuple[float, float, str]:
+    """(busbw, wall seconds, text) of one nccl-tests run at one size."""
+    report = folder / f"{operation}-{size}-{time.monotonic_ns()}.json"
+    begin = time.monotonic()
+    done = subprocess.run(tests_command(operation, [size], layout, report), capture_output=True, timeout=120, check=False)
+    wall = time.monotonic() - begin
+    parsed = parse_file(report)
+    if parsed.reason.value != "ok":
+        raise RuntimeError(f"nccl-tests: {parsed.message}: {done.stdout.decode()[-500:]}{done.stderr.decode()[-500:]}")
+    return parsed.tables[0].series()[0][1], wall, done.stdout.decode()
+
+
+def case_peer(out: Path) -> dict[str, Any]:
+    """busbw against nccl-tests, interleaved, median of three rounds; one rank a thread, and both ranks in one thread."""
+    ours: dict[tuple[str, int], list[float]] = {}
+    theirs: dict[tuple[str, int, str], list[float]] = {}
+    walls: dict[str, list[float]] = {"ours": [], "theirs": []}
+    layouts = {"threads": ["-t", "2", "-g", "1"], "one thread": ["-t", "1", "-g", "2"]}
+    last: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as name:
+        for _ in range(ROUNDS):
+            for size in PEER_SIZES:
+                for layout, flags in layouts.items():
+                    rate, wall, text = peer_busbw("all_reduce", size, flags, Path(name))
+                    theirs.setdefault(("all_reduce", size, layout), []).append(rate)
+                    if layout == "threads" and size == 256 * MIB:
+                        walls["theirs"].append(wall)
+                        (out / "nccl_tests_all_reduce_256m.txt").write_text(text)
+                outcome = run("nccl", {"operations": ["all_reduce"], "sizes": [size], "iterations": 20}, world=2)
+                if outcome.first.reason.value not in {"ok", "tail_latency"}:
+                    raise RuntimeError(outcome.first.message + outcome.logs[0][-2000:])
+                ours.setdefault(("all_reduce", size), []).append(rates(outcome.first, "all_reduce")[size])
+                if size == 256 * MIB:
+                    walls["ours"].append(outcome.wall)
+                    last = seen(outcome)
+    rows, holds = [], []
+    for size, limit in ((MIB, 0.10), (256 * MIB, 0.02), (GIB, 0.02)):
+        mine = statistics.median(ours["all_reduce", size])
+        row = {"size": size, "ours": ours["all_reduce", size], "median": mine}
+        for layout in layouts:
+            peer = statistics.median(theirs["all_reduce", size, layout])
+            row[layout] = theirs["all_reduce", size, layout]
+            row[f"ratio to {layout}"] = mine / peer
+        rows.append(row)
+        holds.append([f"all_reduce {size}: within {limit:.0%} of nccl-tests, one rank a thread", abs(row["ratio to threads"] - 1) <= limit])
+    return {"rows": rows, "walls": walls, "last": last, "holds": holds}
+
+
+def case_operations(out: Path) -> dict[str, Any]:
+    """Every operation, in place as well, beside nccl-tests at 256 MiB; values checked."""
+    size = 256 * MIB
+    names = ["all_reduce", "alltoall", "all_gather", "reduce_scatter", "sendrecv"]
+    outcome = run("nccl", {"operations": names, "sizes": [MIB, size], "in_place": True, "iterations": 20}, world=2)
+    (out / "nccl_operations_rank0.log").write_text(outcome.logs[0])
+    ratios = {}
+    with tempfile.TemporaryDirectory() as name:
+        for operation in names:
+            peer, _, _ = peer_busbw(operation, size, ["-t", "2", "-g", "1"], Path(name))
+            ratios[operation] = rates(outcome.first, operation).get(size, 0.0) / peer
+    wrong = [count for m in outcome.first.measurements for count in (m.wrong or [None])]
+    return {**seen(outcome), "ratios to nccl-tests at 256 MiB": ratios,
+            "holds": [["all operations ran and every value was right", outcome.first.outcome.value in {"ok", "degraded"} and set(wrong) == {0}],
+                      ["every operation within 5 % of nccl-tests at 256 MiB", all(abs(r - 1) < 0.05 for r in ratios.values())],
+                      ["no process is left", not outcome.left_over]]}
+
+
+def case_bf16(out: Path) -> dict[str, Any]:
+    outcome = run("nccl", {"operations": ["all_reduce", "reduce_scatter"], "sizes": [16 * MIB], "dtype": "bf16"}, world=2)
+    return {**seen(outcome), "holds": [["bf16 sums are exact", [m.wrong for m in outcome.first.measurements] == [[0], [0]]]]}
+
+
+def case_rails(out: Path) -> dict[str, Any]:
+    spec = {"operations": ["sendrecv"], "sizes": [MIB, 64 * MIB], "rails": "each"}
+    outcome = run("nccl", spec, world=2)
+    rail = rates(outcome.first, "sendrecv", "rail0")
+    whole = run("nccl", {"operations": ["all_reduce"], "sizes": [64 * MIB], "gpus": "all"}, world=1)
+    return {"rails": seen(outcome), "one worker, all GPUs": seen(whole),
+            "holds": [["GPU 0 to GPU 0 of the partner was measured", set(rail) == {MIB, 64 * MIB}],
+                      ["one worker with both GPUs measures", whole.first.outcome.value in {"ok", "degraded"} and bool(rates(whole.first, "all_reduce"))]]}
+
+
+def case_socket(out: Path) -> dict[str, Any]:
+    """NVLink and shared memory off: the bytes go through TCP sockets."""
+    spec = {"operations": ["all_reduce"], "sizes": [64 * MIB], "iterations": 5, "warmup": 1, "force_network": True}
+    outcome = run("nccl", spec, world=2)
+    (out / "nccl_socket_rank0.log").write_text(outcome.logs[0])
+    nvlink = run("nccl", {"operations": ["all_reduce"], "sizes": [64 * MIB], "iterations": 5, "warmup": 1}, world=2)
+    evidence, inside = outcome.first.evidence, nvlink.first.evidence
+    holds = []
+    if evidence and inside and evidence.tcp_bytes and evidence.payload_bytes and inside.tcp_bytes and inside.payload_bytes:
+        share = evidence.tcp_bytes[0] / evidence.payload_bytes[0]
+        holds = [["TCP carried the payload", 0.9 < share < 1.2], ["markers say Socket", "tcp" in {m.says for m in evidence.markers}],
+                 ["with NVLink TCP carried next to nothing", inside.tcp_bytes[0] < 0.01 * inside.payload_bytes[0]],
+                 ["with NVLink markers say intra_node", "intra_node" in {m.says for m in inside.markers}]]
+    pinned = run("nccl", spec, world=2, transport="efa")
+    (out / "nccl_pinned_rank0.log").write_text(pinned.logs[0])
+    node = run("nccl", {"operations": ["all_reduce"], "sizes": [MIB]}, world=2, transport="efa")
+    return {"socket": seen(outcome), "nvlink": seen(nvlink), "pinned": seen(pinned), "one node in EFA mode": seen(node),
+            "holds": [*holds, ["evidence of both runs is complete", bool(holds)],
+                      ["the pin makes it fail in EFA mode", "transport_unavailable" in reasons(pinned)],
+                      ["one node in EFA mode is refused", set(reasons(node)) == {"not_efa"}]]}
+
+
+def case_damage(out: Path) -> dict[str, Any]:
+    """3 elements of rank 1's received data are overwritten on the GPU before the check."""
+    spec = {"operations": ["all_reduce", "sendrecv"], "sizes": [MIB], "iterations": 2, "warmup": 1}
+    outcome = run("nccl", spec, world=2, environ={"PYTHONPATH": str(HERE / "damage"), "EFA_PULSE_TEST_DAMAGE": "1:3"})
+    wrong = {m.operation: m.wrong for m in outcome.first.measurements}
+    return {**seen(outcome), "holds": [["the 3 damaged elements are counted", wrong == {"all_reduce": [3], "sendrecv": [3]}],
+                                       ["the run failed for its content, on every rank", set(reasons(outcome)) == {"wrong_content"}]]}
+
+
+def _long(seconds: float) -> dict[str, Any]:
+    return {"operations": ["all_reduce"], "sizes": [GIB], "iterations": int(seconds / 0.0033)}
+
+
+def case_killed(out: Path) -> dict[str, Any]:
+    """One lane, then one whole engine process, killed in the middle of a collective."""
+    found: dict[str, Any] = {"holds": []}
+    for victim in ("lane", "engine"):
+        def kill(workers: Workers, logs: list[Path], victim: str = victim) -> None:
+            wait_for(logs, "Init COMPLETE")
+            time.sleep(1.0)
+            word = "probes.nccl" if victim == "lane" else "probes child"
+            for pid in workers.below(1, word):
+                os.kill(pid, signal.SIGKILL)
+
+        outcome = run("nccl", _long(3.2), world=2, deadline=40, hurt=kill)
+        found[victim] = seen(outcome)
+        found["holds"] += [[f"{victim}: rank 1 says killed, rank 0 says peer_lost: {reasons(outcome)}", reasons(outcome) == ["peer_lost", "killed"]],
+                           [f"{victim}: it ended in {outcome.wall:.1f} s, long before its deadline", outcome.wall < 20],
+                           [f"{victim}: no process is left", not outcome.left_over]]
+    return found
+
+
+def case_stalled(out: Path) -> dict[str, Any]:
+    """One lane stopped (SIGSTOP) in the middle of a collective."""
+    def stop(workers: Workers, logs: list[Path]) -> None:
+        wait_for(logs, "Init COMPLETE")
+        time.sleep(0.5)
+        for pid in workers.below(1, "probes.nccl"):
+            os.kill(pid, signal.SIGSTOP)
+
+    outcome = run("nccl", _long(3.2), world=2, deadline=15, hurt=stop)
+    message = outcome.first.message
+    return {**seen(outcome), "holds": [["both ranks failed by deadline", set(reasons(outcome)) == {"deadline"}],
+                                       ["the message names the stalled rank", bool(re.search(r"rank 1 [^,]*, its process is stopped", message))],
+                                       ["it ended in time", outcome.wall < 20], ["no process is left", not outcome.left_over]]}
+
+
+def case_gate(out: Path) -> dict[str, Any]:
+    """Too little memory, and a GPU that somebody holds."""
+    short = run("nccl", {"operations": ["all_reduce"], "sizes": [MIB], "min_free_bytes": "200GiB"}, world=2)
+    hog = ("import sys,time\nfrom probes.gpu.driver import Driver,Gpu\ngpu=Gpu(Driver(),1)\ngpu.allocate(8<<30)\nprint('held',flush=True)\ntime.sleep(60)\n")
+    holder = subprocess.Popen([sys.executable, "-c", hog], stdout=subprocess.PIPE, cwd=HERE.parents[1])
+    try:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        busy = run("nccl", {"operations": ["all_reduce"], "sizes": [MIB]}, world=2)
+        allowed = run("nccl", {"operations": ["all_reduce"], "sizes": [MIB], "allow_busy": True}, world=2)
+    finally:
+        holder.kill()
+        holder.wait()
+    return {"short": seen(short), "busy": seen(busy), "allowed": seen(allowed),
+            "holds": [["too little memory is unknown: gpu_busy", "gpu_busy" in reasons(short)],
+                      ["a held GPU is unknown: gpu_busy", busy.results[1].reason.value == "gpu_busy" and busy.wall < 15],
+                      ["unless told otherwise", allowed.first.outcome.value in {"ok", "degraded"}]]}
+
+
+def case_engine(out: Path) -> dict[str, Any]:
+    """Engine nccl-tests through the probe."""
+    spec = {"engine": "nccl-tests", "gpus": "all", "operations": ["all_reduce", "alltoall"], "sizes": [MIB, 256 * MIB], "in_place": True,
+            "tests_folder": os.environ["NCCL_TESTS"]}
+    outcome = run("nccl", spec, world=1)
+    (out / "nccl_tests_engine.log").write_text(outcome.logs[0])
+    fallback = run("nccl", {**spec, "operations": ["all_reduce"], "sizes": [64 * MIB], "iterations": 3, "warmup": 1, "force_network": True}, world=1)
+    evidence = fallback.first.evidence
+    share = evidence.tcp_bytes[0] / evidence.payload_bytes[0] if evidence and evidence.tcp_bytes and evidence.payload_bytes else 0.0
+    text = parse_text((out / "nccl_tests_engine.log").read_text())
+    return {"nvlink": seen(outcome), "socket": seen(fallback), "tcp share": share,
+            "holds": [["both programs gave rows", {m.operation for m in outcome.first.measurements} == {"all_reduce", "alltoall"}],
+                      ["latency columns came with them", "p99" in outcome.first.measurements[0].latency],
+                      ["the log, with NCCL's lines in it, reads the same", len(text.rows()) > 0],
+                      ["TCP carried the payload with NVLink off", 0.9 < share < 1.2]]}
+
+
+CASES = {"peer": case_peer, "operations": case_operations, "bf16": case_bf16, "rails": case_rails, "socket": case_socket,
+         "damage": case_damage, "killed": case_killed, "stalled": case_stalled, "gate": case_gate, "engine": case_engine}
