@@ -1,0 +1,45 @@
+"""Names and labels of what the launcher makes in a cluster: derived from the run, the same whoever derives them."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+from exporter.runs import RunSpec
+
+PREFIX = "efa-pulse.io/"
+FENCE, FENCE_VALUE = f"{PREFIX}fence", "probe"
+"""Every probe pod of every installation carries this label: what the anti-affinity keeps apart."""
+INSTALL = f"{PREFIX}install"
+LAUNCHED_BY = f"{PREFIX}launched-by"
+PROBE = f"{PREFIX}probe"
+RUN = f"{PREFIX}run"
+RECORD = f"{PREFIX}spec"
+"""Annotation of a Job that holds its run, so that whoever comes later can go on with it."""
+ROUND = "round"
+"""Label of a `RunSpec`: the round that wants this run. Two leaders that plan the same round derive the same name."""
+IMAGE = "image"
+"""Label of a `RunSpec`: `serving` runs it in the serving image."""
+INDEX = "batch.kubernetes.io/job-completion-index"
+JOB = "batch.kubernetes.io/job-name"
+NAME_LIMIT = 52
+LABEL_LIMIT = 63
+
+
+def job_name(spec: RunSpec) -> str:
+    """The Job's name, at most 52 characters (a pod's host name adds the rank): from round, probe, image and nodes; from the run id
+    where there is no round."""
+    round_ = spec.labels.get(ROUND)
+    what = [round_, spec.probe, spec.labels.get(IMAGE, ""), *sorted(spec.nodes)] if round_ else [spec.run_id]
+    digest = hashlib.sha256("\0".join(what).encode()).hexdigest()[:20]
+    return f"efa-pulse-{label(spec.probe).lower()[:NAME_LIMIT - 31].strip('-')}-{digest}"
+
+
+def label(text: str) -> str:
+    """`text` as a label value (at most 63 characters); what cannot stand there is cut or replaced, and then a digest keeps it unique."""
+    clean = re.sub(r"[^A-Za-z0-9_.-]", "-", text)
+    trimmed = clean.strip("-_.")[:LABEL_LIMIT].strip("-_.")
+    if trimmed == text:
+        return text
+    digest = hashlib.sha256(text.encode()).hexdigest()[:10]
+    return f"{trimmed[:LABEL_LIMIT - 11].strip('-_.')}-{digest}" if trimmed else digest
