@@ -62,9 +62,9 @@ class Timetable:
         return self._open(self._regular((now if late else due) + interval / 2), "schedule")
 
     def missed(self, due: float, now: float) -> int:
-        """How many further runs were due after `due` and up to `now`; they are made up for by one. Counted up to `MOST_MISSED`."""
+        """How many further runs were due after `due` and up to `now`; they are made up for by one. Cron counts up to `MOST_MISSED`."""
         if self.when.interval is not None:
-            return min(MOST_MISSED, max(0, math.floor((now - due) / self.when.interval)))
+            return max(0, math.floor((now - due) / self.when.interval))
         count, moment = 0, due
         while count < MOST_MISSED:
             following = self._next_cron(moment)
