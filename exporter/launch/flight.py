@@ -12,7 +12,7 @@ from typing import Any
 
 from exporter.config.kubernetes import Kubernetes
 from exporter.launch import names
-from exporter.launch.manifest import GATHER, ManifestError, from_record, job_deadline
+from exporter.launch.manifest import GATHER, WORKER, ManifestError, from_record, job_deadline
 from exporter.launch.podstate import WAITING, Ending, PodView, Step, ending, hopeless, lost, stuck, when
 from exporter.runs import Run, RunSpec, missing_result
 from probes.reasons import Reason, outcome_of
@@ -52,7 +52,7 @@ class JobView:
     deleting: bool = False
 
 
-def job_view(job: Json) -> JobView | None:
+def job_view(job: Json) -> JobView:
     """Reduce a Job's JSON."""
     meta, status = job.get("metadata") or {}, job.get("status") or {}
     labels, notes = meta.get("labels") or {}, meta.get("annotations") or {}
@@ -132,10 +132,15 @@ class Flight:
         if not open_ranks:
             return {}
         pods = {rank: self.pod(rank) for rank in open_ranks}
-        if self.job_gone:
-            return self._all(pods, Ending(Reason.POD_LOST, "its Job was deleted by somebody else"))
         if self.cancelled is not None:
-            return self._all(pods, Ending(Reason.CANCELLED, "stopped on request")) if now - self.cancelled > CANCEL_SECONDS else None
+            end = Ending(Reason.CANCELLED, "stopped on request")
+            return dict.fromkeys(pods, end) if now - self.cancelled > CANCEL_SECONDS else None
+        if self.job_gone:
+            return dict.fromkeys(pods, Ending(Reason.POD_LOST, "its Job was deleted by somebody else"))
+        idle = all(pod is None or pod.step in {Step.PENDING, Step.PULLING} for pod in pods.values())
+        dead = [rank for rank in self.endings if (pod := self.pod(rank)) is not None and pod.container(WORKER).started is None]
+        if idle and dead:
+            return dict.fromkeys(pods, Ending(Reason.RANK_MISSING, f"rank {dead[0]} ended before its worker began"))
         no_hope = {rank: found for rank, pod in pods.items() if pod is not None and (found := hopeless(pod)) is not None}
         tired = {rank: stuck(pod) for rank, pod in pods.items()
                  if pod is not None and rank in self._pull_trouble and now - self._pull_trouble[rank] > IMAGE_PATIENCE}
@@ -159,7 +164,13 @@ class Flight:
 
     def finish(self, more: dict[int, Ending], finished: float) -> Run:
         """The run's results: those of the ranks that ended, and `more` for the others. `finished` is Unix seconds."""
-        results = tuple(self._result(rank, self.endings.get(rank) or more[rank], finished) for rank in range(self.spec.world_size))
+        ends = {rank: self.endings.get(rank) or more[rank] for rank in range(self.spec.world_size)}
+        ran_on = [pod.node for rank in ends if (pod := self.pod(rank)) is not None and pod.node]
+        if len(set(self.spec.nodes)) == len(self.spec.nodes) and len(set(ran_on)) < len(ran_on):
+            # The fence keeps pods apart in time only: a rank that ended early left its place to the next.
+            why = f"the ranks ran one after the other on node {ran_on[0]}"
+            ends = {rank: Ending(Reason.UNSCHEDULED, why, end.result) for rank, end in ends.items()}
+        results = tuple(self._result(rank, end, finished) for rank, end in ends.items())
         return Run(self.spec, results, self.began, finished)
 
     def progress(self) -> dict[int, str]:
@@ -181,10 +192,6 @@ class Flight:
         """`causes`, and for the ranks that are not the cause that they waited for it."""
         ranks = ", ".join(str(rank) for rank in sorted(causes))
         return {rank: causes.get(rank) or Ending(Reason.RANK_MISSING, f"rank {ranks} did not come") for rank in pods}
-
-    @staticmethod
-    def _all(pods: dict[int, PodView | None], end: Ending) -> dict[int, Ending]:
-        return dict.fromkeys(pods, end)
 
     def _node(self, rank: int) -> str:
         """The node of a rank: its pod's; else one that no other rank has."""

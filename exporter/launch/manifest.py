@@ -45,6 +45,8 @@ class Claim:
     gpu: int = 0
     efa_by_claim: bool = False
     gpu_by_claim: bool = False
+    admin: bool = False
+    """Reach all devices of the node beside whoever holds them."""
 
     @property
     def by_claim(self) -> bool:
@@ -87,19 +89,20 @@ def job(spec: RunSpec, config: Kubernetes, claim: Claim, owner: Owner, *, launch
     }
 
 
-def claim_template(spec: RunSpec, config: Kubernetes, claim: Claim, owner: Owner, *, launched_by: str, admin: bool = False) -> Json:
-    """The ResourceClaimTemplate that a Job's pods name, where devices come by dynamic allocation."""
+def claim_template(spec: RunSpec, config: Kubernetes, claim: Claim, job_uid: str, *, launched_by: str) -> Json:
+    """The ResourceClaimTemplate that a Job's pods name, where devices come by dynamic allocation. The Job owns it."""
     requests: list[Json] = []
     for name, count, wanted, kind in (("efa", claim.efa, claim.efa_by_claim, config.dra.efa_class),
                                       ("gpu", claim.gpu, claim.gpu_by_claim, config.dra.gpu_class)):
         if count and wanted:
             exactly: Json = {"deviceClassName": kind, "allocationMode": "ExactCount", "count": count}
-            if admin:
+            if claim.admin:
                 exactly = {"deviceClassName": kind, "allocationMode": "All", "adminAccess": True}
             requests.append({"name": name, "exactly": exactly})
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": names.job_name(spec), "uid": job_uid}
     return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate",
             "metadata": {"name": names.job_name(spec), "namespace": config.probe_namespace, "labels": labels(spec, config, launched_by),
-                         "ownerReferences": [owner_reference(owner)]},
+                         "ownerReferences": [owner]},
             "spec": {"spec": {"devices": {"requests": requests}}}}
 
 

@@ -1,0 +1,412 @@
+"""The Kubernetes launcher: each run is one Indexed Job; results come from pod status.
+
+One thread owns every run and decides; two watches (Jobs, pods) and a few threads that send requests only hand it events. What it knows can
+be lost at any moment: everything needed to go on lies on the Jobs themselves, and `start` twice under one name is one Job.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from exporter.config.kubernetes import Kubernetes
+from exporter.config.planning import Toleration
+from exporter.kube.api import Api, ApiError
+from exporter.kube.watch import Change, Watch
+from exporter.launch import OnFinished, names
+from exporter.launch.flight import Flight, JobView, Stage, job_view
+from exporter.launch.manifest import ManifestError
+from exporter.launch.outbox import Event, Outbox
+from exporter.launch.podstate import Ending, PodView, refusal, view
+from exporter.launch.requests import ClaimOf, JobRequests
+from exporter.runs import Run, RunSpec
+from probes.reasons import Reason
+
+Progress = Callable[[str, dict[int, str]], None]
+
+SERVICE, CLI = "service", "cli"
+TICK_SECONDS = 0.5
+BLIND_SECONDS = 5.0
+"""Without contact to the API server for so long, nothing is concluded from what was not seen; nor until as long after it is back."""
+FIRST_RETRY, LONGEST_RETRY = 0.5, 10.0
+SYNC_SECONDS = 60.0
+CLOSE_SECONDS = 20.0
+
+log = logging.getLogger(__name__)
+
+
+class KubernetesLauncher:
+    """See `Launcher`. Beyond it:
+
+    `adopt` takes over the Jobs that are there; `release` says that a run's result is durable, whereupon its Job is deleted; `close` leaves
+    the Jobs of the service to whoever comes next (`launched_by` cli: cancels them). `claims` tells the devices of a run's workers,
+    `on_progress` gets each rank's state in words whenever it changes.
+    """
+
+    def __init__(self, api: Api, config: Kubernetes, on_finished: OnFinished, *, claims: ClaimOf, tolerations: Sequence[Toleration] = (),
+                 launched_by: str = SERVICE, on_progress: Progress | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._api, self._config, self._on_finished = api, config, on_finished
+        self._launched_by, self._on_progress, self._clock = launched_by, on_progress, clock
+        self._requests = JobRequests(api, config, claims, tolerations, launched_by)
+        self._inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._flights: dict[str, Flight] = {}
+        self._waiting: list[RunSpec] = []
+        self._known: Callable[[str], bool] | None = None
+        self._said: dict[str, dict[int, str]] = {}
+        self._lock = threading.Lock()
+        self._closed = False
+        self._sight_since: float | None = None
+        self._outbox = Outbox(self._inbox, ManifestError)
+        mine = f"{names.INSTALL}={config.install}"
+        self._jobs: Watch[JobView] = Watch(api, self._requests.path, job_view, query={"labelSelector": mine},
+                                           on_change=lambda changes: self._inbox.put(Event("jobs", changes)))
+        self._pods: Watch[PodView] = Watch(api, f"/api/v1/namespaces/{config.probe_namespace}/pods", view,
+                                           query={"labelSelector": f"{mine},{names.FENCE}={names.FENCE_VALUE}"},
+                                           on_change=lambda changes: self._inbox.put(Event("pods", changes)))
+        self._handlers = {"start": self._on_start, "cancel": self._on_cancel, "release": self._on_release, "adopt": self._on_adopt,
+                          "jobs": self._on_jobs, "pods": self._on_pods, "created": self._on_created, "deleted": self._on_deleted,
+                          "explained": self._on_explained}
+        self._thread = threading.Thread(target=self._run, name="kube-launcher", daemon=True)
+        self._jobs.start()
+        self._pods.start()
+        self._thread.start()
+
+    def start(self, spec: RunSpec) -> None:
+        """See `Launcher.start`. Raises RuntimeError when the launcher is closed."""
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("the launcher is closed")
+            self._waiting.append(spec)
+        self._inbox.put(Event("start"))
+
+    def cancel(self, run_id: str) -> None:
+        """See `Launcher.cancel`."""
+        self._inbox.put(Event("cancel", run_id))
+
+    def release(self, run_id: str) -> None:
+        """The run's result is durable: its Job may go. Unknown ids are ignored."""
+        self._inbox.put(Event("release", run_id))
+
+    def adopt(self, known: Callable[[str], bool]) -> None:
+        """Go on with every Job of this installation that the service launched, now and whenever one is found that is not ours.
+
+        Those whose run id is `known` have a durable result and are deleted, as is what cannot be read. Until this is called, Jobs that
+        this launcher did not start are left alone.
+        """
+        self._inbox.put(Event("adopt", known))
+
+    def running(self) -> list[str]:
+        """See `Launcher.running`."""
+        with self._lock:
+            return sorted([flight.spec.run_id for flight in self._flights.values() if flight.stage in _GOING]
+                          + [spec.run_id for spec in self._waiting])
+
+    @property
+    def jobs(self) -> int:
+        """Jobs of this installation and launcher that exist or may exist: what `max_jobs` bounds."""
+        with self._lock:
+            mine = set(self._flights)
+        return len(mine | {job.name for job in self._jobs.items().values() if job.launched_by == self._launched_by})
+
+    @property
+    def trouble(self) -> str:
+        """Why the cluster cannot be followed now; empty when it can."""
+        return self._jobs.error or self._pods.error
+
+    def wait(self, seconds: float = SYNC_SECONDS) -> bool:
+        """Wait until Jobs and pods were read once. Returns whether they were."""
+        until = time.monotonic() + seconds
+        return self._jobs.wait(seconds) and self._pods.wait(max(0.0, until - time.monotonic()))
+
+    def close(self, grace: float) -> None:
+        """See `Launcher.close`: the service's Jobs stay, their results wait in pod status; the CLI's are cancelled after the grace."""
+        with self._lock:
+            self._closed = True
+        if self._launched_by != SERVICE:
+            self._drain(grace)
+        self._inbox.put(Event("close"))
+        if self._thread is not threading.current_thread():
+            self._thread.join(5.0)
+        self._jobs.close()
+        self._pods.close()
+        self._outbox.close()
+
+    def _drain(self, grace: float) -> None:
+        until = time.monotonic() + grace
+        while self.running() and time.monotonic() < until:
+            time.sleep(0.05)
+        for run_id in self.running():
+            self.cancel(run_id)
+        with self._lock:
+            ended = [flight.spec.run_id for flight in self._flights.values()]
+        for run_id in ended:
+            self.release(run_id)
+        until = time.monotonic() + CLOSE_SECONDS
+        while (self.running() or self.jobs) and time.monotonic() < until:
+            time.sleep(0.05)
+
+    # The owner's thread.
+
+    def _run(self) -> None:
+        while True:
+            try:
+                event: Event | None = self._inbox.get(timeout=TICK_SECONDS)
+            except queue.Empty:
+                event = None
+            if event is not None and event.kind == "close":
+                return
+            try:
+                if event is not None:
+                    self._handlers[event.kind](event)
+                if event is None or self._inbox.empty():
+                    self._turn()
+            except Exception:
+                log.exception("the launcher could not handle %s", event)
+
+    def _turn(self) -> None:
+        """Look at everything once: what ended, what is overdue, what must be sent again, what has a place now."""
+        now = self._clock()
+        sight = self._in_sight(now)
+        for flight in list(self._flights.values()):
+            self._look(flight, now, sight)
+        while self._waiting and self._jobs.synced and self.jobs < self._config.max_jobs:
+            with self._lock:
+                spec = self._waiting.pop(0)
+            self._begin(spec, now)
+
+    def _in_sight(self, now: float) -> bool:
+        if not self._jobs.synced or not self._pods.synced or max(self._jobs.age, self._pods.age) > BLIND_SECONDS:
+            self._sight_since = None
+            return False
+        if self._sight_since is None:
+            self._sight_since = now
+        return now - self._sight_since > BLIND_SECONDS
+
+    def _look(self, flight: Flight, now: float, sight: bool) -> None:
+        self._report_progress(flight)
+        if flight.busy:
+            return
+        if flight.stage is Stage.CREATING:
+            if flight.cancelled is not None or now - flight.created > self._config.bind_limit:
+                self._give_up_creating(flight)
+            elif now >= flight.retry_at:
+                self._send_create(flight)
+        elif flight.stage in {Stage.FLYING, Stage.CANCELLING}:
+            if flight.complete:
+                self._report(flight, {}, leave=flight.stage is Stage.CANCELLING or flight.job_gone)
+            elif flight.stage is Stage.CANCELLING and not flight.job_gone and now >= flight.retry_at:
+                self._send_delete(flight)
+            if flight.stage in {Stage.FLYING, Stage.CANCELLING} and (sight or flight.cancelled is not None):
+                more = flight.overdue(self._config, now)
+                if more is not None and not flight.complete:
+                    self._conclude(flight, more)
+        elif flight.stage is Stage.LEAVING and now >= flight.retry_at:
+            self._send_delete(flight)
+
+    def _conclude(self, flight: Flight, more: dict[int, Ending]) -> None:
+        """The run is over without the ends of all ranks. Where a rank has no pod its Job's events are asked for the reason first."""
+        if any(not end.message for end in more.values()):
+            self._send(flight, "explained", lambda: (more, self._requests.explain(flight.name)))
+        else:
+            self._report(flight, more, leave=True)
+
+    def _begin(self, spec: RunSpec, now: float) -> None:
+        name = names.job_name(spec)
+        if name in self._flights:
+            self._finish_unstarted(spec, Ending(Reason.CANCELLED, f"already launched as {self._flights[name].spec.run_id}"))
+            return
+        flight = Flight(spec, name, time.time(), now)
+        with self._lock:
+            self._flights[name] = flight
+        self._send_create(flight)
+
+    def _finish_unstarted(self, spec: RunSpec, end: Ending) -> None:
+        now = time.time()
+        self._on_finished(Flight(spec, names.job_name(spec), now, 0.0).finish(dict.fromkeys(range(spec.world_size), end), now))
+
+    def _give_up_creating(self, flight: Flight) -> None:
+        end = Ending(Reason.CANCELLED, "stopped on request") if flight.cancelled is not None else \
+            Ending(Reason.LAUNCH_FAILED, f"the API server did not take the Job: {self.trouble or 'no answer'}")
+        self._report(flight, dict.fromkeys(range(flight.spec.world_size), end), leave=True)
+        if not flight.maybe_there:
+            self._drop(flight)
+
+    def _report(self, flight: Flight, more: dict[int, Ending], *, leave: bool) -> None:
+        """The run has ended. `leave`: its Job holds nothing of worth any more and goes now; else when the result is durable."""
+        run: Run = flight.finish(more, time.time())
+        flight.stage = Stage.LEAVING if leave else Stage.REPORTED
+        flight.attempts, flight.retry_at = 0, 0.0
+        self._report_progress(flight)
+        if flight.job_gone:
+            self._drop(flight)
+        self._on_finished(run)
+
+    def _drop(self, flight: Flight) -> None:
+        self._said.pop(flight.spec.run_id, None)
+        with self._lock:
+            self._flights.pop(flight.name, None)
+
+    def _report_progress(self, flight: Flight) -> None:
+        if self._on_progress is None:
+            return
+        said = flight.progress()
+        if self._said.get(flight.spec.run_id) != said:
+            self._said[flight.spec.run_id] = said
+            self._on_progress(flight.spec.run_id, said)
+
+    def _take_over(self, found: JobView, spec: RunSpec) -> Flight:
+        age = max(0.0, self._api.now() - found.created) if found.created else 0.0
+        flight = Flight(spec, found.name, time.time() - age, self._clock() - age, stage=Stage.FLYING, job_uid=found.uid)
+        for pod in self._pods.items().values():
+            if pod.job == found.name:
+                flight.see(pod, self._clock())
+        with self._lock:
+            self._flights[found.name] = flight
+        return flight
+
+    # Events.
+
+    def _on_start(self, event: Event) -> None:
+        """The turn that follows begins it."""
+
+    def _on_cancel(self, event: Event) -> None:
+        for spec in [spec for spec in self._waiting if spec.run_id == event.value]:
+            with self._lock:
+                self._waiting.remove(spec)
+            self._finish_unstarted(spec, Ending(Reason.CANCELLED, "stopped on request"))
+        for flight in self._flights.values():
+            if flight.spec.run_id == event.value and flight.stage in _GOING and flight.cancelled is None:
+                flight.cancelled = self._clock()
+                if flight.stage is Stage.FLYING:
+                    flight.stage, flight.attempts, flight.retry_at = Stage.CANCELLING, 0, 0.0
+
+    def _on_release(self, event: Event) -> None:
+        for flight in self._flights.values():
+            if flight.spec.run_id == event.value and flight.stage is Stage.REPORTED:
+                flight.stage, flight.attempts, flight.retry_at = Stage.LEAVING, 0, 0.0
+
+    def _on_adopt(self, event: Event) -> None:
+        self._known = event.value
+        for found in self._jobs.items().values():
+            self._meet(found)
+
+    def _on_jobs(self, event: Event) -> None:
+        changes: list[Change[JobView]] = event.value
+        for change in changes:
+            flight = self._flights.get(change.value.name)
+            if change.gone:
+                if flight is not None and flight.job_uid == change.value.uid:
+                    self._job_gone(flight)
+            elif flight is None:
+                self._meet(change.value)
+            elif flight.job_uid is None and flight.spec.run_id == getattr(change.value.spec, "run_id", None):
+                flight.job_uid = change.value.uid
+
+    def _on_pods(self, event: Event) -> None:
+        now = self._clock()
+        changes: list[Change[PodView]] = event.value
+        for change in changes:
+            flight = self._flights.get(change.value.job)
+            if flight is not None:
+                flight.see(replace(change.value, gone=True) if change.gone else change.value, now)
+
+    def _job_gone(self, flight: Flight) -> None:
+        flight.job_gone = True
+        if flight.stage is Stage.FLYING:
+            self._requests.anchor.forget()  # a Job that vanishes by itself may have had an owner that is no longer there
+        if flight.stage in {Stage.LEAVING, Stage.REPORTED}:
+            self._drop(flight)
+
+    def _meet(self, found: JobView) -> None:
+        """A Job that this launcher does not know: after `adopt`, go on with it or delete it."""
+        if self._known is None or found.launched_by != SERVICE or found.name in self._flights or found.deleting:
+            return
+        if found.spec is not None and names.job_name(found.spec) == found.name and not self._known(found.spec.run_id):
+            log.info("adopting run %s", found.spec.run_id)
+            self._take_over(found, found.spec)
+            return
+        log.info("deleting left-over Job %s: %s", found.name, found.problem or "its result is known")
+        spec = found.spec or RunSpec(found.name, "node", "unknown", ("unknown",), "any", 60.0)
+        self._take_over(found, spec).stage = Stage.LEAVING
+
+    def _on_created(self, event: Event) -> None:
+        flight, answer = event.value, event.more
+        flight.busy = False
+        if isinstance(answer, JobView):
+            self._created(flight, answer)
+        elif isinstance(answer, ApiError):
+            self._not_created(flight, answer)
+        else:
+            end = Ending(Reason.LAUNCH_FAILED, str(answer))
+            self._report(flight, dict.fromkeys(range(flight.spec.world_size), end), leave=True)
+            if not flight.maybe_there:
+                self._drop(flight)
+
+    def _created(self, flight: Flight, found: JobView) -> None:
+        if found.spec is None or found.spec.run_id != flight.spec.run_id:
+            self._drop(flight)
+            as_what = found.spec.run_id if found.spec is not None else found.name
+            self._finish_unstarted(flight.spec, Ending(Reason.CANCELLED, f"already launched as {as_what}"))
+            self._meet(found)
+            return
+        flight.job_uid, flight.stage, flight.attempts, flight.retry_at = found.uid, Stage.FLYING, 0, 0.0
+        flight.maybe_there = True
+        if flight.cancelled is not None:
+            flight.stage = Stage.CANCELLING
+        for pod in self._pods.items().values():  # they may have been seen before the answer to the create
+            if pod.job == flight.name:
+                flight.see(pod, self._clock())
+
+    def _not_created(self, flight: Flight, error: ApiError) -> None:
+        flight.maybe_there = flight.maybe_there or error.unknown_effect
+        if error.passing:
+            self._again(flight, error.retry_after)
+            return
+        end = refusal(error.message, error.status)
+        self._report(flight, dict.fromkeys(range(flight.spec.world_size), end), leave=True)
+        if not flight.maybe_there:
+            self._drop(flight)
+
+    def _on_deleted(self, event: Event) -> None:
+        flight, answer = event.value, event.more
+        flight.busy = False
+        if isinstance(answer, ApiError):
+            self._again(flight, answer.retry_after)
+        elif answer is False or flight.job_gone:
+            flight.job_gone = True
+            if flight.stage is Stage.LEAVING:
+                self._drop(flight)
+        else:
+            # Accepted: the watch tells when it is gone. Asked again only if it does not.
+            flight.retry_at = self._clock() + LONGEST_RETRY
+
+    def _on_explained(self, event: Event) -> None:
+        flight, (more, said) = event.value, event.more
+        flight.busy = False
+        if flight.complete:
+            return
+        end = refusal(said) if said else Ending(Reason.UNSCHEDULED, "no pod was made for this rank")
+        self._report(flight, {rank: one if one.message else end for rank, one in more.items()}, leave=True)
+
+    def _again(self, flight: Flight, wished: float | None) -> None:
+        flight.attempts += 1
+        wait = min(LONGEST_RETRY, FIRST_RETRY * 2 ** min(flight.attempts, 8))
+        flight.retry_at = self._clock() + max(wait, min(wished or 0.0, 30.0))
+
+    def _send(self, flight: Flight, kind: str, request: Callable[[], Any]) -> None:
+        flight.busy = True
+        self._outbox.send(kind, flight, request)
+
+    def _send_create(self, flight: Flight) -> None:
+        self._send(flight, "created", lambda: self._requests.create(flight.spec))
+
+    def _send_delete(self, flight: Flight) -> None:
+        self._send(flight, "deleted", lambda: self._requests.delete(flight.name, flight.job_uid))
+
+
+_GOING = frozenset({Stage.CREATING, Stage.FLYING, Stage.CANCELLING})

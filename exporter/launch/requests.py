@@ -1,0 +1,77 @@
+"""The requests that launching a run costs: one to create its Job, one to delete it; one more only where pods could not be made.
+
+Each can be sent again without harm: a Job's name derives from its run, and a deletion names the uid.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from exporter.config.kubernetes import Kubernetes
+from exporter.config.planning import Toleration
+from exporter.kube.api import Api, ApiError
+from exporter.launch.anchor import Anchor
+from exporter.launch.flight import JobView, job_view
+from exporter.launch.manifest import Claim, claim_template, job
+from exporter.runs import RunSpec
+
+Json = dict[str, Any]
+ClaimOf = Callable[[RunSpec], Claim]
+
+EVENTS = 50
+
+log = logging.getLogger(__name__)
+
+
+class JobRequests:
+    """Creates, deletes and explains Jobs in the probe namespace. Safe to use from several threads."""
+
+    def __init__(self, api: Api, config: Kubernetes, claims: ClaimOf, tolerations: Sequence[Toleration], launched_by: str) -> None:
+        self._api, self._config, self._claims = api, config, claims
+        self._tolerations, self._launched_by = tuple(tolerations), launched_by
+        self._space = config.probe_namespace
+        self.path = f"/apis/batch/v1/namespaces/{self._space}/jobs"
+        self.anchor = Anchor(api, config)
+
+    def create(self, spec: RunSpec) -> JobView:
+        """The Job of a run, made now or before. Raises ApiError, and ManifestError for a run that cannot be written as one."""
+        claim = self._claims(spec)
+        body = job(spec, self._config, claim, self.anchor.owner(), launched_by=self._launched_by, tolerations=self._tolerations)
+        try:
+            made = self._api.create(self.path, body)
+        except ApiError as error:
+            if not error.exists:
+                raise
+            made = self._api.get(f"{self.path}/{body['metadata']['name']}")
+        found = job_view(made)
+        if found.deleting:
+            raise ApiError(503, f"an older Job {found.name} is still being deleted")
+        if claim.by_claim:
+            # The Job owns it, so it comes second; until then its pods wait unscheduled.
+            self._create_template(claim_template(spec, self._config, claim, found.uid, launched_by=self._launched_by))
+        return found
+
+    def delete(self, name: str, uid: str | None) -> bool:
+        """Delete a Job with its pods; with a uid only that very one. Returns whether it was there. Raises ApiError."""
+        return self._api.delete(f"{self.path}/{name}", uid=uid)
+
+    def explain(self, name: str) -> str:
+        """The last words of the Job controller on pods of this Job that it could not make; empty where there are none."""
+        selector = f"involvedObject.kind=Job,involvedObject.name={name},type=Warning"
+        try:
+            events = self._api.get(f"/api/v1/namespaces/{self._space}/events", {"fieldSelector": selector, "limit": EVENTS})
+        except ApiError as error:
+            log.warning("events of Job %s: %s", name, error)
+            return ""
+        said = [one for one in events.get("items") or [] if one.get("reason") == "FailedCreate"]
+        said.sort(key=lambda one: str(one.get("lastTimestamp") or one.get("eventTime") or ""))
+        return str(said[-1].get("message")) if said else ""
+
+    def _create_template(self, template: Json) -> None:
+        try:
+            self._api.create(f"/apis/resource.k8s.io/v1/namespaces/{self._space}/resourceclaimtemplates", template)
+        except ApiError as error:
+            if not error.exists:
+                raise
