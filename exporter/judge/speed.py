@@ -26,8 +26,8 @@ class SpeedFinding:
 
 
 @dataclass(frozen=True)
-class _Shortfall:
-    """By how much a figure misses its floor: 0.8 is 80 % of what it must be."""
+class _Comparison:
+    """A figure against its floor: a share of 0.8 is 80 % of what it must be."""
 
     share: float
     says: str
@@ -41,8 +41,8 @@ def judge_speed(results: Sequence[Result], floors: Iterable[Floor], instance_typ
     by_key: dict[tuple[str, str, int, str], list[Floor]] = {}
     for floor in floors:
         by_key.setdefault((floor.probe, floor.operation, floor.bytes, floor.memory), []).append(floor)
-    figures = compared = 0
-    shortfalls: list[_Shortfall] = []
+    figures = 0
+    compared: list[_Comparison] = []
     for result in results:
         kind = instance_types.get(result.node)
         for row in result.measurements:
@@ -50,17 +50,16 @@ def judge_speed(results: Sequence[Result], floors: Iterable[Floor], instance_typ
                 figures += row.bandwidth[index] is not None
                 found = _best(by_key.get((result.probe, row.operation, size, row.memory), ()), kind)
                 if found is not None:
-                    compared += 1
-                    shortfalls += _shortfalls(found, row, index)
-    if shortfalls:
-        largest = min(shortfalls, key=lambda shortfall: shortfall.share)
-        starved = _starved(results)
-        if starved:
-            return SpeedFinding(Reason.CPU_STARVED, f"{largest.says}, but {starved}", None)
-        return SpeedFinding(Reason.BELOW_FLOOR, largest.says, holds=False)
+                    compared += _compare(found, row, index)
     if not compared:
         return SpeedFinding(Reason.OK, f"{figures} figures, and no floor is set for them" if figures else "no figure", None)
-    return SpeedFinding(Reason.OK, f"{compared} figures keep their floors", holds=True)
+    lowest = min(compared, key=lambda comparison: comparison.share)
+    if lowest.share >= 1:
+        return SpeedFinding(Reason.OK, f"{len(compared)} figures keep their floors", holds=True)
+    starved = _starved(results)
+    if starved:
+        return SpeedFinding(Reason.CPU_STARVED, f"{lowest.says}, but {starved}", None)
+    return SpeedFinding(Reason.BELOW_FLOOR, lowest.says, holds=False)
 
 
 def starvation(throttling: Throttling | None, window: float) -> str | None:
@@ -86,18 +85,18 @@ def _best(candidates: Iterable[Floor], instance_type: str | None) -> Floor | Non
     return fallback
 
 
-def _shortfalls(floor: Floor, row: Measurement, index: int) -> Iterator[_Shortfall]:
+def _compare(floor: Floor, row: Measurement, index: int) -> Iterator[_Comparison]:
     what = f"{row.operation} of {row.bytes[index]} bytes in {row.memory}"
     value = row.bandwidth[index]
-    if floor.min_bandwidth is not None and value is not None and value < floor.min_bandwidth:
+    if floor.min_bandwidth is not None and value is not None:
         share = value / floor.min_bandwidth
-        yield _Shortfall(share, f"{what}: {value / 1e9:.3g} GB/s, {share:.0%} of the floor {floor.min_bandwidth / 1e9:.3g} GB/s "
-                                f"({floor.source})")
+        yield _Comparison(share, f"{what}: {value / 1e9:.3g} GB/s, {share:.0%} of the floor {floor.min_bandwidth / 1e9:.3g} GB/s "
+                                 f"({floor.source})")
     for name, limit in (("p50", floor.max_p50), ("p99", floor.max_p99)):
         column = row.latency.get(name)
         seconds = column[index] if column is not None else None
-        if limit is not None and seconds is not None and seconds > limit:
-            yield _Shortfall(limit / seconds, f"{what}: {name} {seconds * 1e6:.4g} us, more than {limit * 1e6:.4g} us ({floor.source})")
+        if limit is not None and seconds:
+            yield _Comparison(limit / seconds, f"{what}: {name} {seconds * 1e6:.4g} us, more than {limit * 1e6:.4g} us ({floor.source})")
 
 
 def _starved(results: Sequence[Result]) -> str | None:
