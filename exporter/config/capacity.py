@@ -11,7 +11,7 @@ from exporter.config.canary import Kind
 from exporter.config.probes import Probe, ProbeName
 from exporter.config.root import Config
 from exporter.config.semantic import Found
-from probes.kv.params import KvParams
+from probes.kv.params import KvParams, NixlParams
 from probes.nccl.params import NcclParams
 from probes.result import LIMIT, Measurement, Result, ResultError, encode
 from probes.uccl_ep.params import UcclEpParams
@@ -20,11 +20,14 @@ NICS = 32
 GPUS = 8
 MARKERS = 6
 FINDINGS = 14
+RESERVE = 64
+"""Bytes by which other figures of the same number may deflate worse."""
 _LINE = """NET/OFI Selected provider is efa, fabric efa-direct (found nics) Using network Libfabric device transfer engine endpoint
     registered memory region address failed with error rdma not available falling back to tcp socket interface version init complete
     channel topology rail context"""
 _WORDS = tuple(_LINE.split())
 STATISTICS = ("min", "p50", "p99", "max", "mean")
+POSTS = ("post_p50", "post_p99", "post_max")
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ def check(config: Config) -> list[Found]:
         worst = probe_worst_case(name, probe)
         if not worst.fits:
             place = ("probes", name, "params", *(("sizes",) if hasattr(probe.params, "sizes") else ()))
-            needs = f"{worst.needed} bytes" if worst.needed is not None else "far more"
+            needs = f"about {-(-worst.needed // 100) * 100} bytes" if worst.needed is not None else "far more"
             found.append((place, f"the result of one run may need {needs}, and {worst.limit} fit: measure fewer sizes or operations"))
     return found
 
@@ -96,15 +99,15 @@ def canary_worst_case(target: str, kind: Kind, max_tokens: int) -> Capacity:
 
 def _measure(name: str, **parts: Any) -> Capacity:
     result = Result.model_validate({**_frame(name.partition("/")[0]), **parts})
-    for limit in (LIMIT, 4 * LIMIT):
-        try:
-            encode(result, limit)
-        except ResultError:
-            continue
-        if limit == LIMIT:
-            return Capacity(name, len(encode(result, limit)))
-        return Capacity(name, _smallest(result, LIMIT, limit))
-    return Capacity(name, None)
+    try:
+        return Capacity(name, len(encode(result, LIMIT - RESERVE)) + RESERVE)
+    except ResultError:
+        pass
+    try:
+        encode(result, 4 * LIMIT)
+    except ResultError:
+        return Capacity(name, None)
+    return Capacity(name, _smallest(result, LIMIT - RESERVE, 4 * LIMIT) + RESERVE)
 
 
 def _smallest(result: Result, low: int, high: int) -> int:
@@ -122,13 +125,14 @@ def _smallest(result: Result, low: int, high: int) -> int:
 def _tables(probe: Probe) -> Iterator[_Table]:
     params = probe.params
     if isinstance(params, KvParams):
-        yield from (_Table(operation, tuple(params.sizes), params.memory) for operation in params.operations)
+        statistics = (*STATISTICS, *POSTS) if isinstance(params, NixlParams) else STATISTICS
+        yield from (_Table(operation, tuple(params.sizes), params.memory, statistics=statistics) for operation in params.operations)
     elif isinstance(params, NcclParams):
-        variants = [None, "in_place"] if params.in_place else [None]
+        rows = [(operation, variant) for operation in params.operations for variant in ([None, "in_place"] if params.in_place else [None])]
         if params.rails != "off":
-            variants += [f"rail_{gpu}" for gpu in range(GPUS if params.rails == "each" else 1)]
-        yield from (_Table(operation, tuple(params.sizes), "gpu", "busbw", algbw=True, variant=variant)
-                    for operation in params.operations for variant in variants)
+            rows += [("sendrecv", f"rail{gpu}") for gpu in range(GPUS if params.gpus == "all" else params.gpus)]
+        yield from (_Table(operation, tuple(params.sizes), "gpu", "busbw", (*STATISTICS, "stdev"), algbw=True, variant=variant)
+                    for operation, variant in rows)
     elif isinstance(params, UcclEpParams):
         size = params.tokens * params.hidden * 2
         yield from (_Table(operation, (size,), "gpu", variant=variant)
