@@ -31,7 +31,7 @@ class CudaError(Exception):
 
 
 class Driver:
-    """The driver library, initialised. Raises CudaError: `gpu_missing` without driver or GPU, `engine_incompatible` if it will not start."""
+    """The driver library, initialised. Raises CudaError: `gpu_missing` without driver or GPU, else `engine_incompatible`."""
 
     def __init__(self) -> None:
         try:

@@ -14,7 +14,7 @@ from probes.contract import Transport
 from probes.nccl.params import NcclParams
 
 LOG_NAME = "nccl.%h.%p.log"
-SUBSYSTEMS = "INIT,NET,ENV,P2P"
+SUBSYSTEMS = "INIT,NET,ENV"
 
 
 def nccl_environment(params: NcclParams, transport: Transport, folder: Path, base: Mapping[str, str],

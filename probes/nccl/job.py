@@ -6,20 +6,20 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from probes.nccl.params import Dtype, Operation
 
-JOB_VARIABLE = "EFA_PULSE_LANE_JOB"
-CHANNEL_VARIABLE = "EFA_PULSE_LANE_FD"
-PARENT_VARIABLE = "EFA_PULSE_LANE_PARENT"
-
 # Per-iteration times of each row travel between the ranks: more than this adds nothing to a p99.
 MAX_TIMED = 200
 
 
 class Job(BaseModel):
-    """One lane's work. `device` is the index among the visible GPUs; `need` bytes must be free on it."""
+    """One lane's work. `device` is the index among the visible GPUs; `need` bytes must be free on it.
+
+    `wraps`: the worker counted from what it knows of its machine; where fewer GPUs are visible, the count starts again.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     device: int
+    wraps: bool
     operations: list[Operation]
     sizes: list[int]
     dtype: Dtype

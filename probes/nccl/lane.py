@@ -7,19 +7,17 @@ NCCL itself (joining, connecting) is ended by the probe, which kills it.
 from __future__ import annotations
 
 import os
-import signal
-import socket
 import sys
 import time
 from contextlib import suppress
 
-from probes import processes
 from probes.gpu.driver import CudaError, Driver, Gpu
 from probes.gpu.gate import driver_version, judge, look
+from probes.lanes.fleet import lane_job, lane_link
+from probes.lanes.link import Link, LinkClosed
 from probes.nccl.api import Nccl, Nccl4py, NcclError
 from probes.nccl.bench import Bench, Peers, Plan, capacity_of
-from probes.nccl.job import CHANNEL_VARIABLE, JOB_VARIABLE, MAX_TIMED, PARENT_VARIABLE, Job, Join, Record
-from probes.nccl.link import Link, LinkClosed
+from probes.nccl.job import MAX_TIMED, Job, Join, Record
 from probes.nccl.pattern import Shape, shape
 from probes.reasons import Reason
 from probes.units import show_size
@@ -75,7 +73,10 @@ class Lane:
     def _open(self) -> None:
         self._say("looking at the GPU")
         driver = Driver()
-        device = self._job.device
+        device, visible = self._job.device, driver.count()
+        # Workers that share a machine but each see only their own GPUs all start at 0.
+        if self._job.wraps and visible:
+            device %= visible
         usage = look(driver, device)
         if usage is not None:
             refusal = judge(usage, index=device, need=self._job.need, allow_busy=self._job.allow_busy)
@@ -89,8 +90,8 @@ class Lane:
         if kernel_driver:
             versions["driver"] = kernel_driver
         self._say("ready to join")
-        self._link.send(gpu={"name": gpu.name(), "bus_id": driver.bus_id(device), "versions": versions,
-                             "unique_id": nccl.unique_id() if self._job.makes_id else None})
+        self._link.send(card={"name": gpu.name(), "bus_id": driver.bus_id(device), "versions": versions,
+                              "unique_id": nccl.unique_id() if self._job.makes_id else None})
 
     def _join(self, join: Join) -> tuple[Bench, list[Shape]]:
         gpu, nccl, job = self._gpu, self._nccl, self._job
@@ -107,7 +108,7 @@ class Lane:
         self._say("allocating")
         bench = Bench(gpu, nccl, join.rank, capacity_of(shapes + rails), self._wait)
         self._say("waiting to measure")
-        self._link.send(joined=True)
+        self._link.send(ready=True)
         return bench, shapes
 
     def _measure(self, bench: Bench, shapes: list[Shape], join: Join) -> None:
@@ -188,10 +189,8 @@ class Lane:
 
 def main() -> None:
     """Entry of the process."""
-    # A lane that is stuck inside NCCL hears nothing, so the kernel ends it with the probe.
-    processes.die_with_parent(signal.SIGKILL, int(os.environ[PARENT_VARIABLE]))
-    link = Link(socket.socket(fileno=int(os.environ[CHANNEL_VARIABLE])))
-    Lane(Job.model_validate_json(os.environ[JOB_VARIABLE]), link).run()
+    link = lane_link()
+    Lane(Job.model_validate_json(lane_job()), link).run()
     sys.stdout.flush()
     # Teardown of CUDA and NCCL after an abort can hang or crash; everything that matters has been told.
     os._exit(0)

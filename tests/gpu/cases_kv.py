@@ -19,7 +19,7 @@ def _case(probe: str, spec: dict[str, Any], out: Path, name: str) -> dict[str, A
     measured = [m for result in outcome.results for m in result.measurements]
     return {**seen(outcome), "holds": [["it measured GPU memory", bool(measured) and all(m.memory == "gpu" for m in measured)],
                                        ["every byte arrived right", all(count == 0 for m in measured for count in m.wrong or [0])],
-                                       ["the run is ok or degraded", all(result.outcome.value in {"ok", "degraded"} for result in outcome.results)],
+                                       ["the run is ok or degraded", {r.outcome.value for r in outcome.results} <= {"ok", "degraded"}],
                                        ["no process is left", not outcome.left_over]]}
 
 

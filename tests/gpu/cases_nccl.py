@@ -41,10 +41,10 @@ def rates(result: Result, operation: str, variant: str | None = None) -> dict[in
     return {}
 
 
-def tests_command(operation: str, sizes: list[int], layout: list[str], report: Path, iterations: int = 20) -> list[str]:
+def tests_command(operation: str, sizes: list[int], layout: list[str], report: Path) -> list[str]:
     program = Path(os.environ["NCCL_TESTS"]) / f"{operation}_perf"
     return [str(program), "-b", str(sizes[0]), "-e", str(sizes[-1]), "-f", "2" if len(sizes) == 1 else str(sizes[1] // sizes[0]), *layout,
-            "-n", str(iterations), "-w", "5", "-c", "1", "-a", "3", "-J", str(report)]
+            "-n", "20", "-w", "5", "-c", "1", "-a", "3", "-J", str(report)]
 
 
 def peer_busbw(operation: str, size: int, layout: list[str], folder: Path) -> tuple[float, float, str]:
@@ -108,7 +108,7 @@ def case_operations(out: Path) -> dict[str, Any]:
             ratios[operation] = rates(outcome.first, operation).get(size, 0.0) / peer
     wrong = [count for m in outcome.first.measurements for count in (m.wrong or [None])]
     return {**seen(outcome), "ratios to nccl-tests at 256 MiB": ratios,
-            "holds": [["all operations ran and every value was right", outcome.first.outcome.value in {"ok", "degraded"} and set(wrong) == {0}],
+            "holds": [["all operations ran", outcome.first.outcome.value in {"ok", "degraded"}], ["every value was right", set(wrong) == {0}],
                       ["every operation within 5 % of nccl-tests at 256 MiB", all(abs(r - 1) < 0.05 for r in ratios.values())],
                       ["no process is left", not outcome.left_over]]}
 
@@ -125,7 +125,7 @@ def case_rails(out: Path) -> dict[str, Any]:
     whole = run("nccl", {"operations": ["all_reduce"], "sizes": [64 * MIB], "gpus": "all"}, world=1)
     return {"rails": seen(outcome), "one worker, all GPUs": seen(whole),
             "holds": [["GPU 0 to GPU 0 of the partner was measured", set(rail) == {MIB, 64 * MIB}],
-                      ["one worker with both GPUs measures", whole.first.outcome.value in {"ok", "degraded"} and bool(rates(whole.first, "all_reduce"))]]}
+                      ["one worker with both GPUs measures", bool(rates(whole.first, "all_reduce")) and whole.first.reason.value == "ok"]]}
 
 
 def case_socket(out: Path) -> dict[str, Any]:
@@ -176,7 +176,7 @@ def case_killed(out: Path) -> dict[str, Any]:
 
         outcome = run("nccl", _long(3.2), world=2, deadline=40, hurt=kill)
         found[victim] = seen(outcome)
-        found["holds"] += [[f"{victim}: rank 1 says killed, rank 0 says peer_lost: {reasons(outcome)}", reasons(outcome) == ["peer_lost", "killed"]],
+        found["holds"] += [[f"{victim}: rank 1 says killed, rank 0 peer_lost: {reasons(outcome)}", reasons(outcome) == ["peer_lost", "killed"]],
                            [f"{victim}: it ended in {outcome.wall:.1f} s, long before its deadline", outcome.wall < 20],
                            [f"{victim}: no process is left", not outcome.left_over]]
     return found
@@ -193,15 +193,24 @@ def case_stalled(out: Path) -> dict[str, Any]:
     outcome = run("nccl", _long(3.2), world=2, deadline=15, hurt=stop)
     message = outcome.first.message
     return {**seen(outcome), "holds": [["both ranks failed by deadline", set(reasons(outcome)) == {"deadline"}],
-                                       ["the message names the stalled rank", bool(re.search(r"rank 1 [^,]*, its process is stopped", message))],
+                                       ["the message names the stalled rank", bool(re.search(r"rank 1 [^,]*, its process is st", message))],
                                        ["it ended in time", outcome.wall < 20], ["no process is left", not outcome.left_over]]}
+
+
+HOG = """
+import time
+from probes.gpu.driver import Driver, Gpu
+gpu = Gpu(Driver(), 1)
+gpu.allocate(8 << 30)
+print("held", flush=True)
+time.sleep(60)
+"""
 
 
 def case_gate(out: Path) -> dict[str, Any]:
     """Too little memory, and a GPU that somebody holds."""
     short = run("nccl", {"operations": ["all_reduce"], "sizes": [MIB], "min_free_bytes": "200GiB"}, world=2)
-    hog = ("import sys,time\nfrom probes.gpu.driver import Driver,Gpu\ngpu=Gpu(Driver(),1)\ngpu.allocate(8<<30)\nprint('held',flush=True)\ntime.sleep(60)\n")
-    holder = subprocess.Popen([sys.executable, "-c", hog], stdout=subprocess.PIPE, cwd=HERE.parents[1])
+    holder = subprocess.Popen([sys.executable, "-c", HOG], stdout=subprocess.PIPE, cwd=HERE.parents[1])
     try:
         assert holder.stdout is not None
         holder.stdout.readline()
@@ -222,7 +231,8 @@ def case_engine(out: Path) -> dict[str, Any]:
             "tests_folder": os.environ["NCCL_TESTS"]}
     outcome = run("nccl", spec, world=1)
     (out / "nccl_tests_engine.log").write_text(outcome.logs[0])
-    fallback = run("nccl", {**spec, "operations": ["all_reduce"], "sizes": [64 * MIB], "iterations": 3, "warmup": 1, "force_network": True}, world=1)
+    slow = {"operations": ["all_reduce"], "sizes": [64 * MIB], "iterations": 3, "warmup": 1, "force_network": True}
+    fallback = run("nccl", {**spec, **slow}, world=1)
     evidence = fallback.first.evidence
     share = evidence.tcp_bytes[0] / evidence.payload_bytes[0] if evidence and evidence.tcp_bytes and evidence.payload_bytes else 0.0
     text = parse_text((out / "nccl_tests_engine.log").read_text())

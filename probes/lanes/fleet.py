@@ -1,4 +1,8 @@
-"""The lanes of one worker, seen from the probe: started, told, listened to, and ended whatever state they are in."""
+"""The lanes of one worker, seen from the probe: started, told, listened to, and ended whatever state they are in.
+
+A lane says `state` (what it does now), any number of `record`s, its `card` (what it has), `ready` before each step it waits in, `done`, or
+`failed` with a reason. It is told what to do by messages with a `do`; after `done` it keeps its sockets until it is told to close.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +11,20 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from probes.nccl.job import CHANNEL_VARIABLE, JOB_VARIABLE, PARENT_VARIABLE, Job, Join, Record
-from probes.nccl.link import Link, LinkClosed
+from probes import processes
+from probes.lanes.link import Link, LinkClosed
 from probes.reasons import Reason
 from probes.worker import ProbeFailure
 
-LANE_COMMAND = (sys.executable, "-m", "probes.nccl")
+JOB_VARIABLE = "EFA_PULSE_LANE_JOB"
+CHANNEL_VARIABLE = "EFA_PULSE_LANE_FD"
+PARENT_VARIABLE = "EFA_PULSE_LANE_PARENT"
 ABORT_SECONDS = 1.0
 CLOSE_SECONDS = 5.0
 _STATES = {"T": ", its process is stopped", "t": ", its process is stopped", "D": ", it waits inside the kernel", "Z": ", it is dead"}
@@ -30,30 +35,31 @@ class RemoteTrouble(Exception):  # noqa: N818 - the cause is elsewhere
 
 
 class LaneHandle:
-    """One lane process and what it said so far."""
+    """One lane process and what it said so far. `step` counts how often it was ready."""
 
     def __init__(self, process: subprocess.Popen[bytes], link: Link, number: int) -> None:
         self.process, self.link, self.number = process, link, number
         self.state = "starting"
-        self.gpu: dict[str, Any] | None = None
-        self.joined = self.done = self.failed = False
-        self.records: list[Record] = []
+        self.card: dict[str, Any] | None = None
+        self.step = 0
+        self.done = self.failed = False
+        self.records: list[dict[str, Any]] = []
 
     def hear(self, message: dict[str, Any]) -> None:
         """Take one message. Raises ProbeFailure or RemoteTrouble when the lane failed."""
         if "state" in message:
             self.state = str(message["state"])[:120]
-        elif "gpu" in message:
-            self.gpu = message["gpu"]
-        elif "joined" in message:
-            self.joined = True
         elif "record" in message:
-            self.records.append(Record.model_validate(message["record"]))
+            self.records.append(message["record"])
+        elif "card" in message:
+            self.card = message["card"]
+        elif "ready" in message:
+            self.step += 1
         elif "done" in message:
             self.done, self.state = True, "done"
         elif "failed" in message:
             failed, self.failed = message["failed"], True
-            text = f"{failed['message']} (GPU {self.number}, {self.state})"
+            text = f"{failed['message']} (lane {self.number}, {self.state})"
             if failed.get("remote"):
                 raise RemoteTrouble(text)
             raise ProbeFailure(Reason(failed["reason"]), text)
@@ -64,14 +70,14 @@ class LaneHandle:
 
 
 class Fleet:
-    """All lanes of one worker. Close it in every case: no lane outlives it."""
+    """All lanes of one worker. End it in every case: no lane outlives it."""
 
-    def __init__(self, jobs: Sequence[Job], environ: Mapping[str, str], extra: Callable[[int], dict[str, str]],
-                 command: Sequence[str] = LANE_COMMAND) -> None:
+    def __init__(self, jobs: Sequence[str], command: Sequence[str], environs: Sequence[Mapping[str, str]]) -> None:
+        """Start one process per job (JSON, in its environment). Raises ProbeFailure (`launch_failed`)."""
         self.lanes: list[LaneHandle] = []
         try:
-            for number, job in enumerate(jobs):
-                self.lanes.append(_start(job, {**environ, **extra(number)}, command, number))
+            for number, (job, environ) in enumerate(zip(jobs, environs, strict=True)):
+                self.lanes.append(_start(job, command, environ, number))
         except OSError as error:
             self.end()
             raise ProbeFailure(Reason.LAUNCH_FAILED, f"a lane could not be started: {error}") from None
@@ -88,23 +94,33 @@ class Fleet:
             except LinkClosed:
                 raise _died(lane) from None
 
-    def join(self, joins: Sequence[Join]) -> None:
-        """Tell every lane to enter the communicator."""
-        for lane, join in zip(self.lanes, joins, strict=True):
-            self._tell(lane, do="join", **{"with": join.model_dump(mode="json")})
-
-    def measure(self) -> None:
-        """Tell every lane to measure."""
+    def tell(self, what: str, each: Sequence[Mapping[str, Any]] | None = None) -> None:
+        """Tell every lane to do something, with a word of its own for each."""
         for lane in self.lanes:
-            self._tell(lane, do="measure")
+            try:
+                lane.link.send(do=what, **{"with": dict(each[lane.number]) if each is not None else {}})
+            except LinkClosed:
+                raise _died(lane) from None
+
+    def carded(self) -> bool:
+        """Whether every lane has shown its card."""
+        return all(lane.card is not None for lane in self.lanes)
+
+    def at(self, step: int) -> bool:
+        """Whether every lane has been ready `step` times."""
+        return all(lane.step >= step for lane in self.lanes)
+
+    def done(self) -> bool:
+        """Whether every lane is done."""
+        return all(lane.done for lane in self.lanes)
 
     def states(self) -> list[str]:
         """What each lane does now."""
         return [lane.look() for lane in self.lanes]
 
     def end(self) -> None:
-        """End every lane: politely where it is done, else by abort and then by force. Never raises."""
-        finished = bool(self.lanes) and all(lane.done for lane in self.lanes)
+        """End every lane: politely where all are done, else by abort and then by force. Never raises."""
+        finished = bool(self.lanes) and self.done()
         for lane in self.lanes:
             with suppress(LinkClosed):
                 lane.link.send(do="close" if finished else "abort")
@@ -118,19 +134,31 @@ class Fleet:
                     lane.process.wait(2.0)
             lane.link.close()
 
-    def _tell(self, lane: LaneHandle, **message: Any) -> None:
-        try:
-            lane.link.send(**message)
-        except LinkClosed:
-            raise _died(lane) from None
+
+def lane_link() -> Link:
+    """The lane's end of the line, made once at its start. The lane ends with the probe from then on, even when it is stuck."""
+    processes.die_with_parent(signal.SIGKILL, int(os.environ[PARENT_VARIABLE]))
+    return Link(socket.socket(fileno=int(os.environ[CHANNEL_VARIABLE])))
 
 
-def _start(job: Job, environ: Mapping[str, str], command: Sequence[str], number: int) -> LaneHandle:
+def lane_job() -> str:
+    """The lane's job, the JSON it was started with."""
+    return os.environ[JOB_VARIABLE]
+
+
+def machine_id() -> str:
+    """The same for every process on this machine, whatever its container calls itself."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return os.uname().nodename
+
+
+def _start(job: str, command: Sequence[str], environ: Mapping[str, str], number: int) -> LaneHandle:
     ours, theirs = socket.socketpair()
     with theirs:
-        lane_environ = {**environ, JOB_VARIABLE: job.model_dump_json(), CHANNEL_VARIABLE: str(theirs.fileno()),
-                        PARENT_VARIABLE: str(os.getpid())}
-        process = subprocess.Popen(command, env=lane_environ, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        full = {**environ, JOB_VARIABLE: job, CHANNEL_VARIABLE: str(theirs.fileno()), PARENT_VARIABLE: str(os.getpid())}
+        process = subprocess.Popen(command, env=full, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
     return LaneHandle(process, Link(ours), number)
 
 
@@ -138,7 +166,7 @@ def _died(lane: LaneHandle) -> ProbeFailure:
     with suppress(subprocess.TimeoutExpired):
         lane.process.wait(2.0)
     code = lane.process.returncode
-    where = f"the process of GPU {lane.number} ({lane.state})"
+    where = f"the process of lane {lane.number} ({lane.state})"
     if code is not None and code == -signal.SIGKILL:
         return ProbeFailure(Reason.KILLED, f"{where} was killed from outside (SIGKILL)")
     if code is not None and code < 0:
@@ -151,11 +179,3 @@ def _process_state(pid: int) -> str:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
         return ""
-
-
-def machine_id() -> str:
-    """The same for every process on this machine, whatever its container calls itself."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return os.uname().nodename
