@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, Field, model_validator
@@ -72,8 +73,8 @@ class Probe(Model):
         refuse(type(self).__name__, found)
         return self
 
-    def spec(self, target: Target, inventory: Inventory) -> dict[str, Any]:  # noqa: ARG002 - some probes look at them
-        """The parameters that a worker gets: those that were set."""
+    def spec(self, target: Target, types: Mapping[str, str | None]) -> dict[str, Any]:  # noqa: ARG002 - some probes look at them
+        """The parameters that a worker gets: those that were set. `types` has the instance type of each node."""
         return self.params.model_dump(mode="json", exclude_unset=True)
 
     def chosen(self, inventory: Inventory) -> tuple[Target, ...]:
@@ -100,10 +101,10 @@ class NodeProbe(Probe):
     params: NodeParams = NodeParams()
     """What is expected of the node. `instance_type` comes from the inventory unless it is set here."""
 
-    def spec(self, target: Target, inventory: Inventory) -> dict[str, Any]:
+    def spec(self, target: Target, types: Mapping[str, str | None]) -> dict[str, Any]:
         """The parameters, with the node's instance type."""
-        known = {node.name: node.instance_type for node in inventory.members()}.get(target.nodes[0])
-        return {**({"instance_type": known} if known else {}), **super().spec(target, inventory)}
+        known = types.get(target.nodes[0])
+        return {**({"instance_type": known} if known else {}), **super().spec(target, types)}
 
 
 class MooncakeProbe(Probe):

@@ -82,6 +82,7 @@ class Config(Model):
 
     def _probe_jobs(self) -> list[Job]:
         jobs: list[Job] = []
+        types = {node.name: node.instance_type for node in self.inventory.members()}
         for name, probe in self.probes.items():
             if not probe.enabled:
                 continue
@@ -89,7 +90,7 @@ class Config(Model):
             for target in probe.chosen(self.inventory):
                 lanes = tuple(f"node/{node}" for node in dict.fromkeys(target.nodes))
                 jobs.append(Job(id=f"{name}/{target.label}", probe=name, target=target.label, nodes=target.nodes, transport=probe.transport,
-                                deadline=probe.deadline, spec=probe.spec(target, self.inventory), when=when, lanes=lanes))
+                                deadline=probe.deadline, spec=probe.spec(target, types), when=when, lanes=lanes))
         return jobs
 
     def _canary_jobs(self) -> list[Job]:
@@ -106,12 +107,12 @@ class Config(Model):
 
 def unknown_nodes(inventory: Inventory, probes: Probes) -> list[Found]:
     """Targets that name a node the inventory does not have."""
-    known = [node.name for node in inventory.members()]
+    known = dict.fromkeys(node.name for node in inventory.members())
     found: list[Found] = []
     for name, probe in probes.items():
         for index, target in enumerate(probe.targets):
             for rank, node in enumerate(target.nodes):
                 if node not in known:
-                    shown = ", ".join(known[:5]) + (", ..." if len(known) > 5 else "")
+                    shown = ", ".join(list(known)[:5]) + (", ..." if len(known) > 5 else "")
                     found.append((("probes", name, "targets", index, "nodes", rank), f"node {node!r} is not in the inventory ({shown})"))
     return found
