@@ -186,10 +186,10 @@ ONE = [
     Case("sockets not sampled, the log says TCP", [rank(0, "a", (P, 0), None, TCP), rank(1, "a", (0, P), None, TCP)], {}, Transport.TCP,
          "log says TCP"),
     Case("a rank is missing", [rank(0, "a", (P, 0), (9, 9))], {}, Transport.INDETERMINATE, "not every rank"),
-    Case("a rank is missing, TCP on the other", [rank(0, "a", (P, 0), (P, 9))], {"a": FLAT["a"]}, Transport.TCP, "own TCP sockets"),
-    Case("a rank is missing, flat counters", [rank(0, "a", (P, 0), (9, 9))], {"a": FLAT["a"]}, Transport.INDETERMINATE, "not every"),
-    Case("one process, all of it", [rank(0, "a", (P, P), (9, 9), world=1)], {}, Transport.INTRA_NODE, "neither TCP"),
-    Case("a part through sockets", [rank(0, "a", (P, 0), (P // 3, 9)), rank(1, "a", (0, P), (9, 9))], {}, Transport.INDETERMINATE, "a part"),
+    Case("a rank missing, TCP on the other", [rank(0, "a", (P, 0), (P, 9))], {"a": FLAT["a"]}, Transport.TCP, "own TCP sockets"),
+    Case("a rank missing, flat counters", [rank(0, "a", (P, 0), (9, 9))], {"a": FLAT["a"]}, Transport.INDETERMINATE, "not every"),
+    Case("one process", [rank(0, "a", (P, P), (9, 9), world=1)], {}, Transport.INTRA_NODE, "neither TCP"),
+    Case("a part by sockets", [rank(0, "a", (P, 0), (P // 3, 9)), rank(1, "a", (0, P), (9, 9))], {}, Transport.INDETERMINATE, "a part"),
 ]
 
 
