@@ -195,6 +195,14 @@ class Inventory:
         return frozenset(self._by_id)
 
 
+def group_of(node: Node) -> str:
+    """The key of the nodes that a node can be paired and compared with: instance type, zone and whether it has EFA.
+
+    It survives a device plugin that lost its devices.
+    """
+    return "/".join((node.instance_type or "any", node.zone or "any", "efa" if node.efa is not None else "net"))
+
+
 def stratum_of(one: Node, other: Node) -> Stratum:
     """How far apart two nodes are: same leaf, same spine (the layer above the leaf), or neither. Unknown without topology of both."""
     if one.leaf is None or other.leaf is None:

@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from exporter.inventory.model import Inventory, Node, Stratum
-
-
-def group_of(node: Node) -> str:
-    """The key of a node's group: instance type, zone and whether it has EFA. It survives a device plugin that lost its devices."""
-    return "/".join((node.instance_type or "any", node.zone or "any", "efa" if node.efa is not None else "net"))
+from exporter.inventory.model import Inventory, Node, Stratum, group_of
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,8 @@ import hashlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from exporter.inventory.model import Node, Stratum, stratum_of
+from exporter.inventory.model import Node, Stratum, group_of, stratum_of
 from exporter.plan.gates import Closed, Moment, first_closed
-from exporter.plan.groups import group_of
 from exporter.plan.planned import PlannedRun, Unplaced, Why, World, run_name
 from exporter.plan.probes import ProbePlan
 from exporter.plan.singles import Singles

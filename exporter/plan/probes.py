@@ -12,11 +12,10 @@ from exporter.config import Config
 from exporter.config.cron import Cron
 from exporter.config.probes import ProbeName
 from exporter.inventory.model import Node
+from exporter.layers import LAYERS
 from exporter.plan.cost import Cost, declared
 from probes.contract import Transport
 
-LAYERS: dict[str, int] = {"node": 0, "nccl": 1, "mooncake": 2, "nixl": 2, "uccl-ep": 3, "canary": 4}
-"""Which probe stands below which: what fails below explains what fails above."""
 GIB = 1 << 30
 
 

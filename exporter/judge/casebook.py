@@ -1,0 +1,180 @@
+"""The book of one probe's cases: what is known of each node and path, how likely each is bad, and what to ask next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from exporter.judge.group import Groups
+from exporter.judge.hypotheses import P_NODE_BAD, Finding, node_score
+from exporter.judge.observation import Observation
+from exporter.judge.standing import Path, Standing, pair_of
+from exporter.repairs import Repair
+
+GOOD_PARTNERS = 2
+"""Different good partners that must agree before a node is named."""
+PAUSES = (0.0, 30.0, 60.0, 300.0, 900.0, 1800.0)
+"""Seconds before a question that could not be answered is asked again."""
+NO_PLACE_SECONDS = 5.0
+"""How soon a re-pairing that found no place is tried again."""
+LONELY_SECONDS = 1800.0
+"""After so long without a partner that could be measured, the pair itself is the finding for now."""
+MOST_SUSPECTS = 0.2
+"""Share of the known nodes above which no more suspects are re-paired: that many at once are rarely their own fault."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """Something that localisation has concluded. `node` is set for a node that was suspected or cleared."""
+
+    what: Literal["suspected", "cleared", "found", "over"]
+    probe: str
+    node: str | None = None
+    finding: Finding | None = None
+    says: str = ""
+
+
+@dataclass
+class CaseBook:
+    """The state of localisation for one probe. Nodes are instance ids; `comparable` gives the group whose nodes can be compared.
+
+    `explained(node)` says whether a lower layer's finding explains what is seen of a node. `open` are the present suspects, `named` the nodes with a finding, `touched` those whose state changed since somebody emptied it.
+    """
+
+    probe: str
+    standings: dict[str, Standing] = field(default_factory=dict)
+    paths: dict[tuple[str, str], Path] = field(default_factory=dict)
+    groups: Groups = field(default_factory=Groups)
+    comparable: Mapping[str, str] = field(default_factory=dict)
+    passed_at: dict[str, float] = field(default_factory=dict)
+    asks: int = 0
+    open: set[str] = field(default_factory=set)
+    named: set[str] = field(default_factory=set)
+    touched: set[str] = field(default_factory=set)
+    explained: Callable[[str], bool] = field(default=lambda node: False, repr=False)  # noqa: ARG005
+    _changes: list[Change] = field(default_factory=list)
+
+    def of(self, node: str) -> Standing:
+        """What is known of a node."""
+        return self.standings.setdefault(node, Standing())
+
+    def good(self, node: str) -> bool:
+        """Whether a node is known to be good: it passed, nothing stands against it, and it is in no group that fails."""
+        standing = self.standings.get(node)
+        return standing is not None and standing.good and not (self.groups.active and self.groups.fails(node))
+
+    def repairs(self, now: float) -> Iterator[Repair]:
+        """What should be measured at once, the likeliest culprit first."""
+        suspects = sorted(self.open, key=lambda node: (-self.score(node), self.standings[node].since or 0.0, node))
+        for node in suspects[:max(8, int(MOST_SUSPECTS * len(self.standings)))]:
+            standing = self.standings[node]
+            if standing.asked is None and standing.ask_at <= now and self._needs_more(node):
+                yield Repair(self.probe, node, f"{node}@{standing.since:.0f}", standing.tries + standing.unknowns,
+                             f"failed with {', '.join(sorted(standing.bad))}", avoid=frozenset(standing.bad))
+        for pair, path in self.paths.items():
+            if path.finding is None and path.asked is None and path.ask_at <= now \
+                    and not any(node in self.open and not self.of(node).lonely for node in pair):
+                yield Repair(self.probe, pair[0], f"{pair[0]}-{pair[1]}@{path.since:.0f}", path.failed + path.unknowns,
+                             "do these two fail together again?", partner=pair[1])
+
+    def started(self, repair: Repair, run_id: str) -> None:
+        """A re-pairing runs as `run_id`."""
+        self.asks += 1
+        asker = self._asker(repair)
+        if asker is not None:
+            asker.asked = run_id
+        if isinstance(asker, Standing):
+            asker.stuck_at, asker.lonely = None, False
+
+    def unplaced(self, repair: Repair, lasting: bool, now: float) -> None:
+        """A re-pairing found no place. With nobody to compare with (`lasting`, or for long) the pair itself is asked once more."""
+        asker = self._asker(repair)
+        if asker is None:
+            return
+        asker.ask_at = now + NO_PLACE_SECONDS
+        if isinstance(asker, Path) or repair.suspect not in self.open:
+            return
+        asker.stuck_at = asker.stuck_at if asker.stuck_at is not None else now
+        if lasting or now - asker.stuck_at > LONELY_SECONDS:
+            asker.lonely, asker.ask_at = True, now + PAUSES[-1]
+            for partner, failure in asker.bad.items():
+                if self.of(partner).lonely or self.good(partner):
+                    self.paths.setdefault(pair_of(repair.suspect, partner), Path(failure.started, failure.reason))
+        self.touched.add(repair.suspect)
+
+    def score(self, node: str) -> float:
+        """Probability that the node is bad: 1 once it is named, 0 while nothing stands against it."""
+        standing = self.standings.get(node)
+        if standing is None or (standing.since is None and standing.finding is None):
+            return 0.0
+        return 1.0 if standing.finding is not None else node_score(self._chance(partner, node) for partner in standing.bad)
+
+    def findings(self) -> list[Finding]:
+        """Everything that is found: groups, then nodes and NICs, then paths and pairs."""
+        found = [active.finding for active in self.groups.active.values()]
+        found += [finding for node in sorted(self.named) if (finding := self.standings[node].finding) is not None]
+        return found + [path.finding for path in self.paths.values() if path.finding is not None]
+
+    # what to ask
+
+    def _needs_more(self, node: str) -> bool:
+        """Whether one more run of this suspect tells something that is not on its way already."""
+        standing = self.standings[node]
+        if sum(self.good(partner) for partner in standing.bad) >= GOOD_PARTNERS:
+            return False
+        return standing.tries == 0 or not any(self._will_tell(partner) for partner in standing.bad)
+
+    def _will_tell(self, partner: str) -> bool:
+        other = self.of(partner)
+        return partner in self.open and (other.asked is not None or (other.tries == 0 and other.unknowns < 2 and other.stuck_at is None))
+
+    def _answered(self, seen: Observation) -> list[Standing | Path]:
+        """Take the run off those that asked for it."""
+        asked: list[Standing | Path] = [standing for node in seen.nodes if (standing := self.of(node)).asked == seen.run_id]
+        path = self.paths.get(pair_of(seen.nodes[0], seen.nodes[1]))
+        if path is not None and path.asked == seen.run_id:
+            asked.append(path)
+        for one in asked:
+            one.asked = None
+            if isinstance(one, Standing) and seen.outcome.conclusive:
+                one.tries += 1
+        return asked
+
+    @staticmethod
+    def _ask_later(unanswered: list[Standing | Path], now: float) -> None:
+        for one in unanswered:
+            one.ask_at = now + PAUSES[min(one.unknowns, len(PAUSES) - 1)]
+            one.unknowns += 1
+
+    def _asker(self, repair: Repair) -> Standing | Path | None:
+        if repair.partner is not None:
+            return self.paths.get(pair_of(repair.suspect, repair.partner))
+        return self.standings.get(repair.suspect)
+
+    def _chance(self, partner: str, without: str) -> float:
+        """How likely the partner is the bad one, from what it did without `without`."""
+        if partner in self.named:
+            return 0.99
+        return node_score([P_NODE_BAD] * len(set(self.of(partner).bad) - {without})) if partner in self.open else P_NODE_BAD
+
+    def _others(self, node: str, without: str) -> bool:
+        """Whether there is another node to compare with."""
+        group = self.comparable.get(node)
+        return any(other not in (node, without) and its == group for other, its in self.comparable.items())
+
+    def dump(self) -> dict[str, Any]:
+        """Everything but the standings of nodes, as JSON; see `Standing.dump` for those."""
+        return {"paths": [[*pair, path.dump()] for pair, path in self.paths.items()], "groups": self.groups.dump(),
+                "passed_at": dict(self.passed_at)}
+
+    def load(self, data: Mapping[str, Any], standings: Mapping[str, Mapping[str, Any]]) -> None:
+        """Take in what was dumped. Raises KeyError, TypeError or ValueError when it is not usable; nothing is changed then."""
+        paths = {(str(one), str(other)): Path.load(path) for one, other, path in data["paths"]}
+        known = {node: Standing.load(dict(standing)) for node, standing in standings.items()}
+        groups = Groups(self.groups.attributes, self.groups.sizes)
+        groups.load(data["groups"])
+        self.passed_at = {str(group): float(at) for group, at in data["passed_at"].items()}
+        self.paths, self.standings, self.groups = paths, known, groups
+        self.open = {node for node, standing in known.items() if standing.suspect}
+        self.named = {node for node, standing in known.items() if standing.finding is not None}

@@ -1,0 +1,152 @@
+"""Most pairs fail in the same way at once: that is one group finding (a security group, an image, a leaf), not many suspects."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from exporter.judge.hypotheses import Finding, group_score
+
+FEWEST = 3
+"""Disjoint failed pairs that a group finding needs."""
+MOST = 2 / 3
+"""Share of the pairs that touch a group that must fail, and of the failures that must look the same."""
+ENOUGH = 8
+"""Pairs of a large group that must have been measured since it began to fail."""
+RECOVERY = 6
+"""The last so many runs that touch a group decide whether it has recovered."""
+WINDOW = 3600.0
+"""Seconds over which failures count as at once."""
+
+Key = tuple[str, str]
+
+
+@dataclass
+class Fresh:
+    """A pair of a round that was measured since things began to fail. `reason` None means it passed."""
+
+    pair: tuple[str, str]
+    at: float
+    reason: str | None
+
+
+@dataclass
+class Active:
+    """A group that is known to be bad: its finding, who has failed, and the last runs that touched it (True: passed)."""
+
+    finding: Finding
+    failed: set[str] = field(default_factory=set)
+    last: deque[bool] = field(default_factory=lambda: deque(maxlen=RECOVERY))
+
+    def recovered(self) -> bool:
+        """Whether most of the last runs passed."""
+        return len(self.last) >= FEWEST and sum(self.last) * 2 > len(self.last)
+
+
+@dataclass
+class Groups:
+    """The groups of one probe. `attributes` of each node are its place and make: leaf, spine, zone, node group, image, all."""
+
+    attributes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    sizes: Counter[Key] = field(default_factory=Counter)
+    fresh: deque[Fresh] = field(default_factory=deque)
+    active: dict[Key, Active] = field(default_factory=dict)
+
+    def fleet(self, attributes: Mapping[str, Mapping[str, str]]) -> None:
+        """Take in who is there and what each belongs to."""
+        self.attributes = attributes
+        self.sizes = Counter(key for own in attributes.values() for key in own.items())
+        for key in [key for key in self.active if key not in self.sizes]:
+            del self.active[key]
+
+    def of(self, node: str) -> set[Key]:
+        """What a node belongs to."""
+        return set(self.attributes.get(node, {}).items())
+
+    def fails(self, node: str) -> bool:
+        """Whether a node belongs to a group that is known to be bad."""
+        return any(key in self.active for key in self.attributes.get(node, {}).items())
+
+    def covering(self, pair: tuple[str, str], reason: str) -> Active | None:
+        """The known bad group that explains this failure of a pair."""
+        for key in self.of(pair[0]) | self.of(pair[1]):
+            active = self.active.get(key)
+            if active is not None and active.finding.reason == reason:
+                return active
+        return None
+
+    def passed(self, pair: tuple[str, str]) -> list[Finding]:
+        """A pair passed. Returns findings of groups that have recovered by that."""
+        over: list[Finding] = []
+        for key in self.of(pair[0]) | self.of(pair[1]):
+            active = self.active.get(key)
+            if active is not None:
+                active.last.append(True)
+                if active.recovered():
+                    over.append(active.finding)
+                    del self.active[key]
+        return over
+
+    def note(self, pair: tuple[str, str], at: float, reason: str | None) -> None:
+        """A pair of a round was measured. Passes are kept only while something fails."""
+        if reason is not None or self.fresh:
+            self.fresh.append(Fresh(pair, at, reason))
+        while self.fresh and (self.fresh[0].reason is None or self.fresh[0].at < at - WINDOW):
+            self.fresh.popleft()
+
+    def judge(self, probe: str, pair: tuple[str, str], at: float, cleared: Callable[[str, float], bool]) -> tuple[Key, Active] | None:
+        """After a failure of `pair`: the group that explains it and others best, when the rule for a group holds.
+
+        `cleared(node, at)` says whether a node has passed since then: a failure then speaks against its other end only.
+        """
+        held: list[tuple[int, int, Key, Active]] = []
+        for key in self.of(pair[0]) | self.of(pair[1]):
+            if key not in self.active and self.sizes[key] >= FEWEST:
+                found = self._weigh(probe, key, at, cleared)
+                if found is not None:
+                    held.append((len(found.failed), -self.sizes[key], key, found))
+        # Who explains the most failures, and of those the smallest: all nodes of a cluster share an attribute, too.
+        best = max(held, key=lambda one: one[:3], default=None)
+        return (best[2], best[3]) if best is not None else None
+
+    def _weigh(self, probe: str, key: Key, at: float, cleared: Callable[[str, float], bool]) -> Active | None:
+        failed: list[Fresh] = []
+        members: set[str] = set()
+        passed = 0
+        for one in self.fresh:
+            inside = [node for node in one.pair if key in self.of(node)]
+            if not inside:
+                continue
+            if one.reason is None:
+                passed += 1
+                continue
+            live = [node for node in inside if not cleared(node, one.at)]
+            if live:
+                failed.append(one)
+                members.update(live)
+            else:
+                passed += 1
+        total = len(failed) + passed
+        if len(failed) < FEWEST or len(failed) < MOST * total or total < min(ENOUGH, math.ceil(self.sizes[key] / 4)):
+            return None
+        reason, same = Counter(one.reason for one in failed).most_common(1)[0]
+        if reason is None or same < FEWEST or same < MOST * len(failed):
+            return None
+        score = group_score(len(failed), passed)
+        says = (f"{len(failed)} of {total} pairs that touch {key[0]} {key[1]} fail with {reason} since "
+                f"they began to: look at what its {self.sizes[key]} nodes share")
+        return Active(Finding("group", probe, key, reason, score, min(one.at for one in failed), at, tuple(sorted(members)), says), members)
+
+    def dump(self) -> dict[str, Any]:
+        """As JSON."""
+        active = [[list(key), one.finding.dump(), sorted(one.failed), list(one.last)] for key, one in self.active.items()]
+        return {"fresh": [[*one.pair, one.at, one.reason] for one in self.fresh], "active": active}
+
+    def load(self, data: Mapping[str, Any]) -> None:
+        """From JSON. Raises KeyError, TypeError or ValueError when it is none."""
+        self.fresh = deque(Fresh((one, other), at, reason) for one, other, at, reason in data["fresh"])
+        self.active = {(str(key[0]), str(key[1])): Active(Finding.load(finding), set(failed), deque(last, maxlen=RECOVERY))
+                       for key, finding, failed, last in data["active"]}
