@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import bcrypt
-import structlog
 
+from exporter import log
 from exporter.config.base import Secret, SecretError
 from exporter.publish.webconfig import RateLimit, WebConfig, WebConfigError, build_context, read_web_config
 
@@ -30,7 +30,6 @@ VERDICTS = 256
 NOBODY = b"$2b$10$" + b"." * 53
 """Checked for a user that does not exist, so that the answer takes as long as for one that does."""
 
-log = structlog.get_logger()
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,7 @@ class Access:
             except WebConfigError as error:
                 problem = str(error)
             if problem is not None and problem != self.error:
-                log.error("the web configuration cannot be used, the one before stays", error=problem)
+                log.get().error("the web configuration cannot be used, the one before stays", error=problem)
             self.error = problem
 
     def check(self, authorization: str) -> Denied | None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 
-import structlog
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
+from exporter import log
 from exporter.publish import families as f
 from exporter.publish import render
 from exporter.publish.deflate import Segment, segment
@@ -19,7 +19,6 @@ Part = Callable[[bool], bytes]
 REFUSALS = ("bad_request", "full", "handshake", "reset", "slow_reader", "slow_request")
 """Why a connection ends without an answer, or in the middle of one."""
 
-log = structlog.get_logger()
 
 
 class ProcessPart:
@@ -61,7 +60,7 @@ class ServerPart:
     def failed(self, part: str, error: Exception) -> None:
         """Count and log a part of the page that could not be made."""
         self._add(f.SCRAPE_ERRORS.name, (part,))
-        log.warning("a part of the metrics page failed", part=part, error=f"{type(error).__name__}: {error}")
+        log.get().warning("a part of the metrics page failed", part=part, error=f"{type(error).__name__}: {error}")
 
     def web_config(self, ok: bool) -> None:
         """Note whether the last load of TLS and authentication files worked."""

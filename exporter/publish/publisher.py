@@ -9,17 +9,16 @@ from __future__ import annotations
 import functools
 import platform
 from collections.abc import Callable, Iterable
-from typing import Any, Concatenate, ParamSpec, Protocol
+from typing import Concatenate, ParamSpec
 
-import structlog
-
+from exporter import log
+from exporter.judge.verdict import Verdict
 from exporter.publish import families as f
 from exporter.publish import legal, render
 from exporter.publish.family import Family, Kind
 from exporter.publish.instruments import Counters, Histograms
 from exporter.publish.nodes import Nodes, figures, operation_of
 from exporter.publish.store import Snapshot, Store
-from exporter.runs import Run
 from probes.reasons import Outcome, Reason
 from probes.result import Phase, Result, Stream
 
@@ -28,27 +27,6 @@ MEASURED = (Outcome.OK, Outcome.DEGRADED)
 """Outcomes whose figures count: a failed run may have measured anything, an unknown one nothing."""
 
 P = ParamSpec("P")
-log = structlog.get_logger()
-
-
-class Judged(Protocol):
-    """What the publisher needs of a verdict."""
-
-    @property
-    def run(self) -> Run:
-        """The run that was judged."""
-
-    @property
-    def outcome(self) -> Outcome:
-        """How it ended."""
-
-    @property
-    def reason(self) -> Reason:
-        """Why."""
-
-    @property
-    def transport(self) -> Any:
-        """The transport verdict, an enum with a text value, or None."""
 
 
 def _event(method: Callable[Concatenate[Publisher, P], None]) -> Callable[Concatenate[Publisher, P], None]:
@@ -111,7 +89,7 @@ class Publisher:
         self._count(f.RUNS).start((probe, o.value, r.value) for o, r in legal.outcomes(probe, cluster=self._cluster))
 
     @_event
-    def run_finished(self, verdict: Judged) -> None:
+    def run_finished(self, verdict: Verdict) -> None:
         """Take in a judged run of any probe. Figures of a failed or unknown run are not used."""
         run = verdict.run
         probe = run.spec.probe
@@ -124,7 +102,7 @@ class Publisher:
             self._fleet(verdict)
             self._node_results(verdict)
 
-    def _fleet(self, verdict: Judged) -> None:
+    def _fleet(self, verdict: Verdict) -> None:
         if verdict.outcome not in MEASURED:
             return
         probe = verdict.run.spec.probe
@@ -139,9 +117,9 @@ class Publisher:
                     if seconds is not None:
                         self._histogram(f.TRANSFER).observe((*where, statistic), seconds)
 
-    def _node_results(self, verdict: Judged) -> None:
+    def _node_results(self, verdict: Verdict) -> None:
         run = verdict.run
-        transport = None if verdict.transport is None else str(verdict.transport.value)
+        transport = None if verdict.transport is None else verdict.transport.value
         shared = [figure for result in run.results for figure in figures(result.measurements)]
         measured = bool(shared) or any(result.findings for result in run.results)
         for node in sorted({result.node for result in run.results}):
@@ -172,7 +150,7 @@ class Publisher:
             del self._gauges[f.CANARY_SUCCESS_TIME.name][key]
         self._store.put(f.CANARY_SUCCESS_TIME, target, None)
 
-    def _canary_finished(self, verdict: Judged) -> None:
+    def _canary_finished(self, verdict: Verdict) -> None:
         run = verdict.run
         prompt = run.spec.labels.get("prompt") or str(run.spec.spec.get("prompt", "short"))
         labels = (run.spec.target, run.spec.labels.get("route", "router"), prompt)
@@ -182,7 +160,7 @@ class Publisher:
         for stream in (result.stream for result in run.results if result.stream is not None):
             self._stream(verdict, labels, stream)
 
-    def _stream(self, verdict: Judged, labels: tuple[str, str, str], stream: Stream) -> None:
+    def _stream(self, verdict: Verdict, labels: tuple[str, str, str], stream: Stream) -> None:
         run_id, finished = verdict.run.spec.run_id, verdict.run.finished
         target, route, _ = labels
         self._count(f.CANARY_UNRESOLVED).add((target,), stream.unresolved_events)
@@ -248,7 +226,7 @@ class Publisher:
     def failed(self, event: str, error: Exception) -> None:
         """Count and log an event that could not be published. For parts that are made at the scrape, see `exporter.publish.live`."""
         self._count(f.PUBLISH_ERRORS).add((event,))
-        log.error("an event could not be published", publish_event=event, error=f"{type(error).__name__}: {error}", exc_info=error)
+        log.get().error("an event could not be published", publish_event=event, error=f"{type(error).__name__}: {error}", exc_info=error)
 
     def _count(self, family: Family) -> Counters:
         return self._counters[family.name]
@@ -290,7 +268,7 @@ _STREAM_TIMES = {
 """Fields of a stream and the histogram each goes to."""
 
 
-def node_outcome(verdict: Judged, node: str) -> Outcome:
+def node_outcome(verdict: Verdict, node: str) -> Outcome:
     """What a run says of one of its nodes: its verdict, unless the fault is that of another rank alone. Then it says nothing: unknown."""
     own = [result.reason for result in verdict.run.results if result.node == node]
     if verdict.reason in legal.LOCAL and verdict.reason not in own and _reported(verdict.run.results, verdict.reason):

@@ -1,6 +1,7 @@
 """The metrics server: a thread per connection, a limit on connections, and pages that are joined, not made.
 
-It serves `/metrics`, `/-/healthy`, `/-/ready`, `/-/reload` and a small index. Health pages need no authentication: a kubelet has none.
+It serves `/metrics`, `/-/healthy`, `/-/ready`, `/-/reload` and a small index. Health pages are for a kubelet: they need no authentication
+and are not counted against the rate limit.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 
-import structlog
-
+from exporter import log
+from exporter.config.server import Server
 from exporter.publish.access import Access
 from exporter.publish.deflate import GZIP_HEADER, add, gzip_trailer
 from exporter.publish.http import Answer, Connection, Gone, Limits, Request, linger
@@ -41,42 +42,47 @@ Check = Callable[[], str | None]
 Reload = Callable[[], str | None]
 """Reads the configuration again and says what is wrong with it, or None."""
 
-log = structlog.get_logger()
-
 
 class MetricsServer:
-    """Serves snapshots on `listen`, pairs of host and port; an empty host means every address, port 0 any free one.
+    """Serves snapshots at the configured address. It listens from its creation on, and answers from `start` on.
 
-    `ready` and `healthy` say what is missing, or None. `reload` turns on POST /-/reload. `parts` are rendered at each scrape beside those
-    of the process itself; one that raises is left out and counted. Raises OSError naming the address when it cannot listen.
+    `healthy` says what is wrong with the service, or None. `reload` serves POST /-/reload where the configuration turns that on. `parts`
+    are rendered at each scrape beside those of the process itself; one that raises is left out and counted. Raises OSError naming the
+    address when it cannot listen, WebConfigError when the web configuration or the bearer token cannot be used.
     """
 
-    def __init__(self, snapshot: Callable[[], Snapshot], listen: Sequence[tuple[str, int]], *, access: Access | None = None,
-                 ready: Check = lambda: None, healthy: Check = lambda: None, reload: Reload | None = None,
+    def __init__(self, config: Server, snapshot: Callable[[], Snapshot], *, healthy: Check = lambda: None, reload: Reload | None = None,
                  parts: Mapping[str, Part] | None = None, limits: Limits | None = None) -> None:
         self._snapshot = snapshot
-        self._access = access or Access()
-        self._ready, self._healthy, self._reload = ready, healthy, reload
+        self._access = Access(config.web_config, config.bearer_token)
+        self._healthy = healthy
+        self._reload = reload if config.enable_reload else None
+        self._unready: str | None = "starting"
         self._parts: dict[str, Part] = {"process": ProcessPart(), **(parts or {})}
         self._counts = ServerPart(self._parts)
         self._limits = limits or Limits()
         self._connections: set[Connection] = set()
         self._lock = threading.Lock()
         self._wake, self._woken = socket.socketpair()
-        self._listeners = _listen(listen)
+        self._listeners = [_bound(*config.address)]
         self._thread: threading.Thread | None = None
 
     @property
-    def addresses(self) -> tuple[tuple[str, int], ...]:
-        """Host and port of each listening socket."""
-        return tuple(sock.getsockname()[:2] for sock in self._listeners)
+    def address(self) -> tuple[str, int]:
+        """Host and port it listens on."""
+        host, port = self._listeners[0].getsockname()[:2]
+        return str(host), int(port)
 
     @property
     def url(self) -> str:
         """An address of the server as a person would open it on this machine."""
-        host, port = self.addresses[0]
+        host, port = self.address
         host = {"0.0.0.0": "127.0.0.1", "::": "localhost"}.get(host, host)  # noqa: S104 - shown, not bound
         return f"http{'s' if self._access.tls else ''}://{f'[{host}]' if ':' in host else host}:{port}/"
+
+    def ready(self, ready: bool, why: str = "not now") -> None:
+        """Say whether /-/ready answers 200; before the first call it does not. `why` is shown while it does not."""
+        self._unready = None if ready else why
 
     def start(self) -> None:
         """Begin to accept."""
@@ -117,8 +123,8 @@ class MetricsServer:
                         return
                     try:
                         self._accept(key.fileobj)  # type: ignore[arg-type]
-                    except Exception as error:  # the server must outlive whatever one connection does
-                        log.exception("a connection could not be taken", error=str(error))
+                    except Exception as error:  # noqa: BLE001 - the server must outlive whatever one connection does
+                        log.get().exception("a connection could not be taken", error=str(error))
 
     def _accept(self, listener: socket.socket) -> None:
         try:
@@ -126,7 +132,7 @@ class MetricsServer:
         except BlockingIOError:
             return
         except OSError as error:  # out of file descriptors: give those in use a moment to end
-            log.warning("a connection could not be accepted", error=str(error))
+            log.get().warning("a connection could not be accepted", error=str(error))
             time.sleep(0.1)
             return
         sock.setblocking(True)
@@ -192,8 +198,8 @@ class MetricsServer:
     def _answer(self, request: Request) -> Answer:
         try:
             answer = self._route(request)
-        except Exception as error:
-            log.exception("a request could not be answered", path=request.path, error=str(error))
+        except Exception as error:  # noqa: BLE001 - one request that fails must not take its connection with it
+            log.get().exception("a request could not be answered", path=request.path, error=str(error))
             answer = Answer.text(HTTPStatus.INTERNAL_SERVER_ERROR, "the server failed, its log says why")
         self._counts.answered(request.path if request.path in PAGES else "other", answer.status)
         extra = self._access.headers
@@ -201,9 +207,9 @@ class MetricsServer:
 
     def _route(self, request: Request) -> Answer:
         self._access.refresh()
-        if self._access.limited():
-            return Answer.text(HTTPStatus.TOO_MANY_REQUESTS, "too many requests")
         if request.path not in PUBLIC:
+            if self._access.limited():
+                return Answer.text(HTTPStatus.TOO_MANY_REQUESTS, "too many requests")
             denied = self._access.check(request.headers.get("authorization", ""))
             if denied is not None:
                 challenge = (("WWW-Authenticate", denied.challenge),) if denied.challenge else ()
@@ -220,7 +226,7 @@ class MetricsServer:
             "/": self._index,
             "/metrics": self._metrics,
             "/-/healthy": lambda _: _state(self._healthy(), "healthy"),
-            "/-/ready": lambda _: _state(self._ready(), "ready"),
+            "/-/ready": lambda _: _state(self._unready, "ready"),
             "/-/reload": self._reload_page,
         }
 
@@ -269,18 +275,6 @@ def _answer_in_plain(wrapped: ssl.SSLSocket) -> None:
         plain.settimeout(1.0)
         plain.sendall(head + text)
         linger(plain)
-
-
-def _listen(addresses: Sequence[tuple[str, int]]) -> list[socket.socket]:
-    listeners: list[socket.socket] = []
-    try:
-        for host, port in addresses:
-            listeners.append(_bound(host, port))
-    except OSError:
-        for sock in listeners:
-            sock.close()
-        raise
-    return listeners
 
 
 def _bound(host: str, port: int) -> socket.socket:

@@ -238,9 +238,11 @@ def _load_certificate(context: ssl.SSLContext, tls: TlsServer) -> None:
         key = tls.key_file or _written(Path(folder, "key.pem"), tls.key or "")
         for name, path in (("certificate", cert), ("key", key)):
             try:
-                path.open("rb").close()
+                text = path.read_bytes()
             except OSError as error:
                 raise WebConfigError(f"{name} {path}: {error.strerror}") from None
+            if b"-----BEGIN " not in text:
+                raise WebConfigError(f"{name} {path}: no {name} in PEM form in it")
         try:
             context.load_cert_chain(cert, key, password=_no_password)
         except (OSError, ValueError) as error:
@@ -260,9 +262,9 @@ def _written(path: Path, text: str) -> Path:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, ssl.SSLError):
-        known = {"KEY_VALUES_MISMATCH": "the key does not belong to the certificate", "NO_START_LINE": "no PEM data in the file",
-                 "PEM_LIB": "not valid PEM data", "NO_CERTIFICATE_OR_CRL_FOUND": "no certificate in the file"}
-        return known.get(str(error.reason), str(error.reason or error))
+        known = {"KEY_VALUES_MISMATCH": "the key does not belong to the certificate", "None": "not valid PEM data",
+                 "NO_CERTIFICATE_OR_CRL_FOUND": "no certificate in PEM form in it"}
+        return known.get(str(error.reason), str(error.reason))
     return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
 
 

@@ -1,0 +1,102 @@
+"""Judged runs for tests and benchmarks of what is published, and a browser-free way to read a page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from exporter.judge.transport import Transport
+from exporter.judge.verdict import Verdict
+from exporter.publish import render
+from exporter.publish.store import Page, Snapshot
+from exporter.runs import Run, RunSpec
+from probes.contract import Transport as Mode
+from probes.reasons import Reason
+from probes.result import Finding, Measurement, Phase, Result
+
+KIB, MIB = 1 << 10, 1 << 20
+SIZES = (64 * KIB, MIB, 16 * MIB)
+OPERATIONS = ("write", "read", "batch_write", "batch_read")
+
+
+def measurement(operation: str = "write", rates: Sequence[float | None] = (1e9, 2e9, 4e9), sizes: Sequence[int] = SIZES,
+                seconds: float = 1e-4, **more: Any) -> Measurement:
+    """Columns with these bandwidths; latency of size i is `seconds` times 10 to the i, p99 and max twice and thrice that."""
+    base = [seconds * 10**i for i in range(len(sizes))]
+    latency = {"p50": base, "p99": [2 * t for t in base], "max": [3 * t for t in base]}
+    values = {"operation": operation, "memory": "dram", "kind": "goodput", "bytes": list(sizes), "bandwidth": list(rates),
+              "latency": latency}
+    return Measurement.model_validate({**values, **more})
+
+
+def kv_verdict(nodes: Sequence[str] = ("a", "b"), probe: str = "mooncake", *, reason: Reason = Reason.OK,
+               transport: str | None = "efa_rdma", mode: Mode = "efa", finished: float = 1000.0,
+               measurements: Sequence[Measurement] | None = None,
+               reasons: Sequence[Reason] | None = None, target: str | None = None, phases: dict[Phase, float] | None = None,
+               findings: Sequence[Finding] = ()) -> Verdict:
+    """A judged run of one rank per node. Rank 0 has the measurements, as the KV probes do; `reasons` are those of the ranks."""
+    target = target or "--".join(nodes)
+    own = [measurement(operation) for operation in OPERATIONS] if measurements is None else list(measurements)
+    run_id = f"{probe}-{finished:.0f}"
+    results = tuple(
+        Result.model_validate({
+            "run_id": run_id, "probe": probe, "target": target, "rank": rank, "world_size": len(nodes), "node": node,
+            "started": finished - 5, "finished": finished,
+            "reason": (reasons or [Reason.OK] * len(nodes))[rank], "measurements": own if rank == 0 else [],
+            "phases": phases or {Phase.SETUP: 0.2, Phase.MEASURE: 1.0}, "findings": list(findings),
+        })
+        for rank, node in enumerate(nodes)
+    )
+    spec = RunSpec(run_id, probe, target, tuple(nodes), mode, 60.0)
+    return Verdict(Run(spec, results, finished - 5, finished), reason, "", None if transport is None else Transport(transport), ())
+
+
+def canary_verdict(target: str = "chat", *, reason: Reason = Reason.OK, finished: float = 2000.0, run_id: str = "canary-1",
+                   route: str = "router", prompt: str = "short", **stream: Any) -> Verdict:
+    """A judged canary request. Keyword arguments replace fields of a healthy stream; `stream=None` leaves it out."""
+    healthy = {"status": "ok", "http_status": 200, "connect": 0.001, "tls": 0.002, "ttft": 0.2, "tpot": 0.02, "max_gap": 0.04, "e2e": 0.5,
+               "stream_close": 0.001, "output_tokens_per_second": 50.0, "itl": [0.02, 0.02, 0.04], "token_events": 4, "clock_lag": 0.0001}
+    document = {"run_id": run_id, "probe": "canary", "target": target, "node": "exporter", "started": finished - 1, "finished": finished,
+                "reason": reason, "phases": {"measure": 0.5}}
+    if stream.get("stream", {}) is not None:
+        document["stream"] = {**healthy, **stream}
+    spec = RunSpec(run_id, "canary", target, ("exporter",), "any", 60.0, {"prompt": prompt}, {"route": route, "prompt": prompt})
+    return Verdict(Run(spec, (Result.model_validate(document),), finished - 1, finished), reason, "", None, ())
+
+
+def text_of(page: Page) -> str:
+    """A page as text."""
+    return b"".join(segment.text for segment in page.segments).decode()
+
+
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def samples(text: str, *, openmetrics: bool = False) -> Samples:
+    """Name and labels to value, read by prometheus_client's own parser. A series that comes twice fails."""
+    if openmetrics and not text.endswith("# EOF\n"):
+        text += render.END.decode()
+    families = parse_openmetrics(text) if openmetrics else parse_text(text)  # type: ignore[no-untyped-call]
+    out: Samples = {}
+    for family in families:
+        for sample in family.samples:
+            key = (sample.name, frozenset(sample.labels.items()))
+            assert key not in out, f"twice: {key}"
+            out[key] = sample.value
+    return out
+
+
+def value_of(page: Samples | Snapshot, name: str, **labels: str) -> float | None:
+    """The value of one series, None when it is not there."""
+    found = samples(text_of(page.classic)) if isinstance(page, Snapshot) else page
+    return found.get((name, frozenset(labels.items())))
+
+
+def series_of(page: Samples | Snapshot, name: str, **labels: str) -> dict[frozenset[tuple[str, str]], float]:
+    """All series of one name that have these labels, by their other labels."""
+    found = samples(text_of(page.classic)) if isinstance(page, Snapshot) else page
+    wanted = frozenset(labels.items())
+    return {key - wanted: value for (sample, key), value in found.items() if sample == name and wanted <= key}
