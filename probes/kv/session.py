@@ -118,12 +118,11 @@ class Session:
             wrong += self._round(step, "fresh", lambda: self._fresh(step, lanes))
             if self._initiates:
                 self._engine.release(lanes)
-        rows = self.rows.setdefault(step.operation, Rows()) if self._initiates or step.writes else None
-        if rows is not None and self._initiates:
+        if self._initiates:
             rate = bandwidth(samples.operations * step.bytes_each, samples.seconds, self._params.ceiling, step.name)
-            rows.add(step.size, wrong, rate, samples)
-        elif rows is not None:
-            rows.add(step.size, wrong)
+            self.rows.setdefault(step.operation, Rows()).add(step.size, wrong, rate, samples)
+        elif step.writes:
+            self.rows.setdefault(step.operation, Rows()).add(step.size, wrong)
 
     def _round(self, step: Step, name: str, act: Callable[[], int]) -> int:
         """One round; returns how many bytes arrived wrong, on both ranks alike. `act` returns the operations done, on the initiator."""

@@ -20,7 +20,7 @@ NAME = "mooncake_bandwidth"
 PEER = "transfer_engine_bench"
 SECONDS = 1
 CASES = [(operation, size, batch, threads) for operation in ("write", "read") for size, batch, threads in
-         ((64 << 10, 32, 1), (1 << 20, 8, 1), (1 << 20, 8, 2))]
+         ((64 << 10, 32, 1), (1 << 20, 8, 2))]
 BUFFER = 256 << 20
 START_SECONDS = 20.0
 
