@@ -1,4 +1,4 @@
-"""How much the kernel kept a worker from running: throttling and pressure of its cgroup, and the waiting of its threads.
+"""How much the kernel kept a worker from running: throttling and pressure of its cgroup, and how long one of its threads had to wait.
 
 Sources: `cpu.stat` (`nr_periods`, `nr_throttled`, `throttled_usec`) and `cpu.pressure` (`some ... total=`, microseconds) of the cgroup,
 version 2 or the `cpu` controller of version 1; `/proc/PID/task/*/schedstat` (second field: nanoseconds on a run queue).
@@ -41,8 +41,8 @@ class Pressure:
         stat, stalled, waits = _cpu_stat(self._folder), _stalled(self._folder), self._waiting()
         waited: float | None = None
         if self._waits is not None and waits:
-            # A thread that ended takes its count with it; one that began inside the window counts in full.
-            waited = sum(value - self._waits.get(thread, 0) for thread, value in waits.items()) / 1e9
+            # The most starved thread, not the sum: sixty helper threads that wait a little each do not slow the one that matters.
+            waited = max(value - self._waits.get(thread, 0) for thread, value in waits.items()) / 1e9
         periods, throttled, seconds = (_gain(self._stat, stat, name) for name in ("nr_periods", "nr_throttled", "throttled_seconds"))
         found = Throttling(
             periods=None if periods is None else int(periods),

@@ -65,6 +65,11 @@ class SockDiag:
         self._events = _destroy_events()
         self.events_lost = self._events is None
 
+    @property
+    def hears_events(self) -> bool:
+        """Whether the kernel tells of destroyed sockets here."""
+        return self._events is not None
+
     def close(self) -> None:
         """Close both netlink sockets."""
         self._dump.close()

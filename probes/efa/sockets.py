@@ -64,6 +64,8 @@ class SocketBytes:
 
     def mark(self) -> bool:
         """Start of the window: what was counted so far no longer counts. False when it could not be looked."""
+        if self._diag is not None:
+            self._diag.events_lost = not self._diag.hears_events
         seen = self.sample()
         self._mark = self.total() if seen else None
         self._unattributed_at_mark = self._unattributed

@@ -47,7 +47,7 @@ def test_every_value_is_the_difference_over_the_window(tmp_path: Path) -> None:
     write(cgroups / "pod" / "app", 130, 25, 3_500_000, 1_250_000)
     wait(proc, 1_500_000_000, 2_250_000_000)
     assert pressure.since_mark() == Throttling(periods=30, throttled_periods=15, throttled_seconds=2.5, cpu_pressure_seconds=0.75,
-                                               wait_seconds=0.75)
+                                               wait_seconds=0.5), "the thread that waited longest"
 
 
 def test_a_group_seen_from_inside_its_namespace_is_the_mount_itself(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_without_a_mark_there_is_nothing(tmp_path: Path) -> None:
     assert Pressure(PID, cgroups, proc).since_mark() is None
 
 
-def test_a_thread_that_ended_does_not_make_the_sum_negative(tmp_path: Path) -> None:
+def test_a_thread_that_ended_does_not_make_the_wait_negative(tmp_path: Path) -> None:
     proc, cgroups = machine(tmp_path)
     wait(proc, 1_000_000_000, 9_000_000_000)
     pressure = Pressure(PID, cgroups, proc)
@@ -128,4 +128,4 @@ def test_a_starved_process_is_seen_waiting_on_this_kernel() -> None:
         return
     assert seen is not None
     assert seen.wait_seconds is not None
-    assert seen.wait_seconds > 0.2, "four burning processes on one CPU wait three quarters of their time"
+    assert 0.1 < seen.wait_seconds < 0.6, "one of four burning processes on one CPU waits three quarters of the time"
