@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 import realtools
-
 from e2e import cell
 from e2e.controlplane import ControlPlane
 

@@ -21,7 +21,6 @@ from typing import Any
 
 import realtools
 import trustme
-
 from e2e.cell import ADDRESS, Cell, Door, Process
 
 STAGES = Path(__file__).parent / "stages"
@@ -70,7 +69,8 @@ class ControlPlane:
 
     def call(self, method: str, path: str, body: Json | None = None, *, patch: str = "merge", timeout: float = 30.0) -> Json:
         """One request as a cluster admin. Raises urllib's HTTPError with the server's message in its reason."""
-        kind = ("application/apply-patch+yaml" if patch == "apply" else f"application/{patch}-patch+json") if method == "PATCH" else "application/json"
+        patched = "application/apply-patch+yaml" if patch == "apply" else f"application/{patch}-patch+json"
+        kind = patched if method == "PATCH" else "application/json"
         request = urllib.request.Request(self.server + path, method=method, data=json.dumps(body).encode() if body is not None else None,
                                          headers={"Authorization": f"Bearer {self.token}", "Content-Type": kind})
         try:

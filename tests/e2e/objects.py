@@ -9,7 +9,7 @@ from exporter.config.kubernetes import Kubernetes
 
 Json = dict[str, Any]
 
-SECRET = "0123456789abcdef0123456789abcdef"  # noqa: S105 - of a test
+SECRET = "0123456789abcdef0123456789abcdef"
 EFA, GPU = "vpc.amazonaws.com/efa", "nvidia.com/gpu"
 
 
@@ -29,8 +29,9 @@ def installation(config: Kubernetes) -> list[Json]:
          "data": {config.secret_key: base64.b64encode(SECRET.encode()).decode()}},
         {"apiVersion": "v1", "kind": "Service", "metadata": {"name": config.service, **probe},
          "spec": {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {"efa-pulse.io/fence": "probe"}}},
-        {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": str(config.pods.priority_class)}, "value": -1000,
-         "preemptionPolicy": "Never", "globalDefault": False, "description": "Probes: production evicts them, they evict nobody."},
+        {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": str(config.pods.priority_class)},
+         "value": -1000, "preemptionPolicy": "Never", "globalDefault": False,
+         "description": "Probes: production evicts them, they evict nobody."},
     ]
 
 
@@ -43,6 +44,7 @@ def node(name: str, *, fake: bool = True, instance_type: str = "p5.48xlarge", ef
     known = {"kubernetes.io/hostname": name, "node.kubernetes.io/instance-type": instance_type, "topology.kubernetes.io/zone": zone,
              "topology.kubernetes.io/region": zone[:-1], "eks.amazonaws.com/nodegroup": "gpu", **(labels or {})}
     played = {"kwok.x-k8s.io/node": "fake"} if fake else {}
-    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": known, "annotations": {**played, **(annotations or {})}},
+    meta = {"name": name, "labels": known, "annotations": {**played, **(annotations or {})}}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": meta,
             "spec": {"providerID": f"aws:///{zone}/{instance or 'i-' + name.encode().hex()[-17:].rjust(17, '0')}"},
             "status": {"allocatable": dict(room), "capacity": dict(room)}}
