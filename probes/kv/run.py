@@ -20,6 +20,9 @@ from probes.worker import Context, ProbeFailure, Report
 ParamsT = TypeVar("ParamsT", bound=KvParams)
 ROLES = ("initiator", "target")
 
+_kept: list[Engine] = []
+"""Engines outlive their run: their destructors join threads for half a second, or for ever when a peer died. The process ends without."""
+
 
 def region_of(params: KvParams, rank: int) -> Region:
     """The memory of one rank, where the parameters want it. Raises CudaError for a GPU that is not there or has no room."""
@@ -78,6 +81,7 @@ class PairRun:
         start = self._load()
         self._region = region_of(params, rendezvous.rank)
         self._engine = start()
+        _kept.append(self._engine)
         self._session = Session(ctx, rendezvous, params, self._engine, self._region)
         machine = machine_id() or ctx.env.node
         peer = self._session.setup({"machine": machine})

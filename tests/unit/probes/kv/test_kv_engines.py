@@ -98,7 +98,7 @@ class TestMooncake:
     def test_a_failed_transfer_in_one_of_several_threads_ends_them_all(self) -> None:
         engine = opened(Codes(transfers=(0, 0, 0, 0, -1)))
         with pytest.raises(TransferFailedError, match="Mooncake returned -1"):
-            engine.measure(engine.lanes(STEP) * 3, budget(1_000_000))
+            engine.measure([*engine.lanes(STEP)] * 3, budget(1_000_000))
 
     def test_a_transfer_to_oneself_is_refused_because_it_is_a_copy(self) -> None:
         engine = mooncake(Codes())
