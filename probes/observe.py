@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from probes.efa import markers
+from probes.efa import devices, markers
 from probes.efa.pressure import Pressure
 from probes.efa.sockets import SocketBytes
 from probes.result import Throttling
@@ -53,6 +53,8 @@ class Observer:
         evidence: dict[str, Any] = {"stack": stack, **(reported or {})}
         if self._tcp is not None:
             evidence["tcp_bytes"] = self._tcp
+        if evidence.get("nics_allocated") is None and (allocated := devices.allocated(devices.discover())):
+            evidence["nics_allocated"] = len(allocated)
         seen = list(evidence.get("markers") or [])
         known = {marker["id"] for marker in seen}
         seen += [m.model_dump(mode="json") for m in markers.scan(stack, log_path, limit=MARKER_LIMIT) if m.id not in known]
