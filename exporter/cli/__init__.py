@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-import click
 import typer
+from typer.exceptions import TyperException
 
 from exporter.cli import canary, check, demo, parse, plan, probe, service
 from exporter.cli.exits import Exit, UsageError
@@ -33,18 +33,24 @@ def run(arguments: list[str]) -> int:
     """Run one command. Returns the exit status."""
     try:
         status = app(args=arguments, prog_name="efa-pulse", standalone_mode=False)
-    except click.exceptions.NoArgsIsHelpError as error:
-        sys.stderr.write(error.format_message() + "\n")
-        return Exit.USAGE
-    except click.ClickException as error:
-        error.show()
+    except TyperException as error:
+        _show(error)
         return Exit.USAGE
     except (UsageError, ConfigError) as error:
         sys.stderr.write(f"efa-pulse: {error}\n")
         return Exit.USAGE
-    except (click.Abort, KeyboardInterrupt):
+    except (typer.Abort, KeyboardInterrupt):
         return 130
     except BrokenPipeError:
         sys.stderr.close()
         return 141
     return int(status) if isinstance(status, int) else Exit.OK
+
+
+def _show(error: TyperException) -> None:
+    """A mistake in the arguments, with the usage line where there is one."""
+    show = getattr(error, "show", None)
+    if callable(show):
+        show(file=sys.stderr)
+    else:
+        sys.stderr.write(f"efa-pulse: {error}\n")

@@ -169,7 +169,8 @@ def test_a_changed_file_is_seen_without_a_signal(running: Start) -> None:
 def test_an_endpoint_that_is_not_there_is_a_failed_canary_and_no_sample_of_latency(running: Start) -> None:
     service = running({**QUIET, "schedule": {"start_spread": 0},
                        "canary": {"targets": [{"name": "gone", "url": "http://127.0.0.1:1", "model": "m"}]}})
-    service.until(lambda: (service.value("efapulse_canary_requests_total", target="gone", prompt="short", result="connect_failed") or 0) >= 1)
+    labels = {"target": "gone", "prompt": "short", "result": "connect_failed"}
+    service.until(lambda: (service.value("efapulse_canary_requests_total", **labels) or 0) >= 1)
     assert service.value("efapulse_canary_ttft_seconds_count", target="gone", prompt="short") == 0
     assert service.end() == 0
 

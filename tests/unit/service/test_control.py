@@ -154,7 +154,8 @@ def test_a_refused_configuration_leaves_the_last_good_one(loop: Loop) -> None:
 
 def test_a_run_of_a_target_that_left_meanwhile_brings_its_series_not_back(loop: Loop) -> None:
     loop.tick("canary/chat/short")
-    loop.control.handle(Loaded(Config.model_validate({"inventory": {"mode": "static", "nodes": [{"name": "a"}, {"name": "b"}]}}), None, NOW))
+    without = Config.model_validate({"inventory": {"mode": "static", "nodes": [{"name": "a"}, {"name": "b"}]}})
+    loop.control.handle(Loaded(without, None, NOW))
     loop.finish(loop.launcher.started[0])
     assert 'target="chat"' not in loop.page
 
