@@ -13,6 +13,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from probes.efa.devices import discover
 from probes.gpu.driver import CudaError, Driver
 from probes.lanes.fleet import Fleet, machine_id
 from probes.lanes.together import Together
@@ -200,7 +201,7 @@ class _Run:
         return Report(
             reason=reason, message=message, measurements=measurements(rows, layout.ranks) if env.rank == 0 else [],
             evidence=Evidence(stack="nccl", provider=facts.provider, fabric=facts.fabric, nics_seen=facts.nics,
-                              payload_bytes=(moved, moved), gpus=[f"{card.get('name')} {card.get('bus_id')}" for card in cards]),
+                              payload_bytes=(moved, moved), devices=list(discover().names), gpus=[f"{card.get('name')} {card.get('bus_id')}" for card in cards]),
             versions={str(key): str(value) for key, value in versions.items()},
             shape={"ranks": layout.ranks, "workers": env.world_size, "nodes": layout.nodes, "gpus_per_worker": layout.gpus,
                    "dtype": params.dtype, "iterations": params.iterations},

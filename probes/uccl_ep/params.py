@@ -22,7 +22,7 @@ class UcclEpParams(BaseModel):
     kernel: Literal["auto", "low-latency", "normal"] = Field(
         default="auto", description="kernels the driver uses: auto takes normal on one node and low-latency across nodes"
     )
-    tokens: int = Field(default=128, ge=1, le=8192, description="tokens of each rank")
+    tokens: int | None = Field(default=None, ge=1, le=8192, description="of each rank; default: 128, or 4096 for the throughput kernels")
     hidden: int = Field(default=7168, ge=128, le=16384)
     topk: int = Field(default=8, ge=1, le=32)
     experts: int = Field(default=288, ge=1, le=4096)
@@ -36,7 +36,6 @@ class UcclEpParams(BaseModel):
     min_free_bytes: Size = Field(default=8 * 1024**3, ge=0)
     nics: int | None = Field(default=None, ge=1, description="EFA devices that must be visible; uccl asserts a whole node")
     bench_folder: str | None = Field(default=None, description="folder with the upstream test_*.py; default: the usual ones of the image")
-    master_port: int = Field(default=29519, ge=1024, le=65535, description="torchrun's own rendezvous across nodes, on rank 0's node")
     engine_timeout: Duration = Field(default=20.0, gt=0, le=600, description="UCCL_EP_CPU_TIMEOUT_SECS: the engine's own give-up time")
 
     @model_validator(mode="after")
