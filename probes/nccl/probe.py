@@ -201,7 +201,8 @@ class _Run:
         return Report(
             reason=reason, message=message, measurements=measurements(rows, layout.ranks) if env.rank == 0 else [],
             evidence=Evidence(stack="nccl", provider=facts.provider, fabric=facts.fabric, nics_seen=facts.nics,
-                              payload_bytes=(moved, moved), devices=list(discover().names), gpus=[f"{card.get('name')} {card.get('bus_id')}" for card in cards]),
+                              payload_bytes=(moved, moved), devices=list(discover().names),
+                              gpus=[f"{card.get('name')} {card.get('bus_id')}" for card in cards]),
             versions={str(key): str(value) for key, value in versions.items()},
             shape={"ranks": layout.ranks, "workers": env.world_size, "nodes": layout.nodes, "gpus_per_worker": layout.gpus,
                    "dtype": params.dtype, "iterations": params.iterations},

@@ -108,7 +108,8 @@ def case_operations(out: Path) -> dict[str, Any]:
             ratios[operation] = rates(outcome.first, operation).get(size, 0.0) / peer
     wrong = [count for m in outcome.first.measurements for count in (m.wrong or [None])]
     return {**seen(outcome), "ratios to nccl-tests at 256 MiB": ratios,
-            "holds": [["all operations ran", outcome.first.outcome.value in {"ok", "degraded"}], ["every value was right", set(wrong) == {0}],
+            "holds": [["all operations ran", outcome.first.outcome.value in {"ok", "degraded"}],
+                      ["every value was right", set(wrong) == {0}],
                       ["every operation within 5 % of nccl-tests at 256 MiB", all(abs(r - 1) < 0.05 for r in ratios.values())],
                       ["no process is left", not outcome.left_over]]}
 
@@ -176,7 +177,8 @@ def case_killed(out: Path) -> dict[str, Any]:
 
         outcome = run("nccl", _long(3.2), world=2, deadline=40, hurt=kill)
         found[victim] = seen(outcome)
-        found["holds"] += [[f"{victim}: rank 1 says killed, rank 0 peer_lost: {reasons(outcome)}", reasons(outcome) == ["peer_lost", "killed"]],
+        said = reasons(outcome)
+        found["holds"] += [[f"{victim}: rank 1 says killed, rank 0 peer_lost: {said}", said == ["peer_lost", "killed"]],
                            [f"{victim}: it ended in {outcome.wall:.1f} s, long before its deadline", outcome.wall < 20],
                            [f"{victim}: no process is left", not outcome.left_over]]
     return found
