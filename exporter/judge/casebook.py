@@ -39,7 +39,8 @@ class Change:
 class CaseBook:
     """The state of localisation for one probe. Nodes are instance ids; `comparable` gives the group whose nodes can be compared.
 
-    `explained(node)` says whether a lower layer's finding explains what is seen of a node. `open` are the present suspects, `named` the nodes with a finding, `touched` those whose state changed since somebody emptied it.
+    `explained(node)` says whether a lower layer's finding explains what is seen of a node. `open` are the present suspects, `named` the
+    nodes with a finding, `touched` those whose state changed since somebody emptied it.
     """
 
     probe: str

@@ -57,7 +57,7 @@ def declared(probe: str, params: BaseModel) -> Cost:
     if isinstance(params, UcclEpParams):
         gpus = ALL_GPUS if params.gpus == "all" else params.gpus
         rounds = params.iterations + params.warmup
-        sent = 2 * params.tokens * params.topk * params.hidden * 2 * rounds * gpus
+        sent = 2 * (params.tokens or 4096) * params.topk * params.hidden * 2 * rounds * gpus
         window = sent / (gpus * SLOW_LINK)
         return Cost(start + 2 * window, window, sent, gpus=gpus, efa=gpus)
     return Cost(start, 0.0, 0, gpus=0, efa=1)
