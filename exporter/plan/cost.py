@@ -7,13 +7,15 @@ the planner's books (`exporter.plan.budget`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pydantic import BaseModel
 
+from exporter.runs import Run
 from probes.canary.params import DEFAULT_PROMPT_TOKENS, CanaryParams
 from probes.kv.params import KvParams
 from probes.nccl.params import NcclParams
+from probes.result import Phase
 from probes.uccl_ep.params import UcclEpParams
 
 START_SECONDS = {"node": 4.0, "mooncake": 8.0, "nixl": 8.0, "nccl": 25.0, "uccl-ep": 40.0}
@@ -75,3 +77,16 @@ def canary_gpu_seconds(params: CanaryParams) -> float:
     """
     prompt = params.prompt_tokens or DEFAULT_PROMPT_TOKENS[params.prompt]
     return prompt / PREFILL_TOKENS_PER_GPU_SECOND + params.max_tokens / DECODE_TOKENS_PER_GPU_SECOND
+
+
+def actual_cost(run: Run, cost: Cost) -> Cost:
+    """What a run cost one node, from its documents; what they do not say is taken from the declared `cost`.
+
+    The time from bind to release is that of the phases, image pull left out: devices are held then, too, but a pull is paid once a node.
+    """
+    phases = {phase: seconds for phase, seconds in run.phases.items() if phase is not Phase.PULL}
+    wall = sum(phases.values()) if phases else min(max(run.finished - run.started, 0.0), cost.wall)
+    windows = [result.measure.end - result.measure.start for result in run.results if result.measure is not None]
+    sent = [max(result.evidence.payload_bytes) for result in run.results
+            if result.evidence is not None and result.evidence.payload_bytes is not None]
+    return replace(cost, wall=wall, window=max(windows, default=0.0), bytes=max(sent, default=0))

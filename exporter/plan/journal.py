@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import math
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -42,8 +43,11 @@ class JournalStore(Protocol):
 
 
 def shard_of(key: str) -> int:
-    """The shard of a record, 0..63. The same on every machine and in every version."""
-    return hashlib.sha256(key.encode()).digest()[0] % SHARDS
+    """The shard of a record, 0..63. The same on every machine and in every version.
+
+    What stands before the first `/` does not count, so that all records of one node lie together.
+    """
+    return hashlib.sha256(key.partition("/")[2].encode()).digest()[0] % SHARDS
 
 
 def encode_shard(number: int, records: Mapping[str, Record]) -> bytes:
@@ -142,15 +146,17 @@ class Journal:
         """Shards that differ from what was written, those being written included."""
         return len(self._dirty | self._flying)
 
-    def due(self, now: float, *, everything: bool = False) -> dict[int, bytes]:
-        """The shards to write at `now` (monotonic seconds), encoded. `everything` ignores the interval, for the end of the service.
+    def due(self, now: float, *, most: int = SHARDS, everything: bool = False) -> dict[int, bytes]:
+        """At most `most` shards to write at `now` (monotonic seconds), encoded. `everything` ignores the interval, for the service's end.
 
         Each must be told to `written` or `failed` afterwards; until then it is not given again. A shard that has outgrown its place is left
         out and named in `too_large`.
         """
         found: dict[int, bytes] = {}
         self.too_large = {}
-        for number in sorted(self._dirty - self._flying):
+        for number in sorted(self._dirty - self._flying, key=lambda number: self._written.get(number, -math.inf)):
+            if len(found) >= most:
+                break
             last = self._written.get(number)
             if everything or last is None or now - last >= SHARD_SECONDS:
                 data = encode_shard(number, {key: self.records[key] for key in self._keys.get(number, ())})
@@ -183,12 +189,12 @@ class Journal:
         self._dirty.add(number)
 
 
-def flush(journal: Journal, store: JournalStore, now: float, *, everything: bool = False) -> int:
-    """Write what is due; returns the number of shards written.
+def flush(journal: Journal, store: JournalStore, now: float, *, most: int = SHARDS, everything: bool = False) -> int:
+    """Write what is due, at most `most` shards; returns the number of shards written.
 
     Raises what the store raises, and JournalError when a shard outgrew its place; both are tried again after the interval.
     """
-    shards = journal.due(now, everything=everything)
+    shards = journal.due(now, most=most, everything=everything)
     if shards:
         try:
             store.save(shards)

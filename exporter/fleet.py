@@ -1,0 +1,155 @@
+"""The fleet: planner, localisation and journal as one part, for the control loop that owns them.
+
+    inventory ─> due ─> specs for the launcher        verdict ─> finished ─> planner, localisation ─> journal
+                  ^                                                  │
+                  └──────────────── re-pairings of suspects ─────────┘
+
+Everything here belongs to one thread. Times are Unix seconds of `clock`; the journal's pace is by `monotonic`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+from exporter.config import Config
+from exporter.config.quiet import Quiet, holding
+from exporter.inventory.model import Inventory
+from exporter.judge.casebook import Change
+from exporter.judge.localise import Localiser
+from exporter.judge.observation import observe
+from exporter.judge.verdict import Verdict
+from exporter.plan.cost import Cost, actual_cost
+from exporter.plan.journal import Journal, JournalStore, flush
+from exporter.plan.planned import PlannedRun, Unplaced, World
+from exporter.plan.planner import Ended, Planner
+from exporter.plan.probes import Needs, ProbePlan, probe_plans
+from exporter.runs import RunSpec
+
+SHARDS_AT_ONCE = 8
+"""Shards written in one turn of the loop, so that a slow store holds it up for a moment only."""
+CASES = "cases/"
+SUSPECT = "suspect/"
+
+
+@dataclass(frozen=True)
+class Concluded:
+    """What a verdict meant for the fleet: the run as it was planned (None for a foreign one) and what localisation concluded."""
+
+    planned: PlannedRun | None
+    changes: tuple[Change, ...]
+
+
+class Fleet:
+    """See the module. `store` is read once, here; raises what it raises. `inventory` is who is there at the start."""
+
+    def __init__(self, config: Config, store: JournalStore, inventory: Inventory, *, needs: Mapping[str, Needs] | None = None,
+                 clock: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._store = store
+        self._clock = clock
+        self._monotonic = monotonic
+        self._needs = needs
+        self.journal = Journal.loaded(store.load())
+        self.planner = Planner(probe_plans(config, needs), config.planning, self.journal, inventory, clock())
+        self.localiser = Localiser()
+        self.localiser.fleet(inventory)
+        self.journal.problems += self.localiser.load(dict(self.journal.under(CASES)), self.journal.under(SUSPECT))
+        self.localiser.fleet(inventory)
+        self.unplaced: tuple[Unplaced, ...] = ()
+        self.wake_at = clock()
+        self._inventory = inventory
+        self._quiet: dict[str, Sequence[Quiet]] = _quiet(config)
+
+    @property
+    def problems(self) -> list[str]:
+        """What of the journal could not be used at the start."""
+        return self.journal.problems
+
+    @property
+    def plans(self) -> list[ProbePlan]:
+        """The probes that are planned here."""
+        return self.planner.probes
+
+    def configure(self, config: Config) -> None:
+        """Take in a new configuration."""
+        self._quiet = _quiet(config)
+        self.planner.configure(probe_plans(config, self._needs), config.planning)
+
+    def take_in(self, inventory: Inventory) -> list[Change]:
+        """Take in who is there now. Returns cases that are over because a node left."""
+        if inventory is self._inventory:
+            return []
+        self._inventory = inventory
+        self.planner.take_in(inventory, self._clock())
+        changes = self.localiser.fleet(inventory)
+        self.journal.keep(SUSPECT, inventory.ids)
+        return changes
+
+    def world(self, *, busy: Mapping[str, str] | None = None, running: int = 0, paused: str | None = None,
+              background: Mapping[str, float] | None = None) -> World:
+        """What the planner looks at now. `busy` names foreign runs by instance id, `running` counts all probe runs in flight."""
+        now = self._clock()
+        moment = datetime.fromtimestamp(now, timezone.utc)
+        quiet = {probe: window.reason or "quiet window" for probe, windows in self._quiet.items()
+                 if (window := holding(windows, moment)) is not None}
+        return World(now, self._inventory, busy or {}, running, paused, quiet, background or {},
+                     tuple(self.localiser.repairs(now)), self.localiser.good)
+
+    def due(self, world: World) -> list[RunSpec]:
+        """The runs to start now. Each must be started, or told to `dropped`."""
+        decision = self.planner.due(world)
+        self.unplaced, self.wake_at = decision.unplaced, decision.wake_at
+        for found in decision.unplaced:
+            self.localiser.unplaced(found.repair, found.lasting, world.now)
+        specs: list[RunSpec] = []
+        for run in decision.runs:
+            if run.repair is not None:
+                self.localiser.started(run.repair, run.run_id)
+            specs.append(run.spec(self.planner.probes_by_name[run.probe]))
+        return specs
+
+    def dropped(self, run_id: str) -> None:
+        """A run of `due` was never started."""
+        self.planner.dropped(run_id, self._clock())
+
+    def finished(self, verdict: Verdict, devices: Mapping[str, Mapping[str, float]] | None = None) -> Concluded:
+        """A run has ended and was judged. `devices` are bytes per device by node name, as the witnesses counted them in its window."""
+        run = verdict.run
+        planned = self.planner.flying.get(run.spec.run_id)
+        cost: Cost | None = None
+        if planned is not None and planned.probe in self.planner.probes_by_name:
+            cost = actual_cost(run, self.planner.probes_by_name[planned.probe].cost)
+        self.planner.finished(Ended(run.spec.run_id, run.finished, verdict.outcome, verdict.reason, cost))
+        ids = planned.ids if planned is not None else self._ids(run.spec)
+        if ids is None:
+            return Concluded(planned, ())
+        counted = {one: devices[name] for one, name in zip(ids, run.spec.nodes, strict=True) if devices and name in devices}
+        seen = observe(verdict, ids, repair=planned is not None and planned.repair is not None, devices=counted)
+        changes = tuple(self.localiser.observe(seen))
+        self._keep()
+        return Concluded(planned, changes)
+
+    def save(self, *, everything: bool = False) -> int:
+        """Write what the journal owes, a few shards at a time; returns how many. Raises OSError or JournalError; it is tried again."""
+        return flush(self.journal, self._store, self._monotonic(), most=10**6 if everything else SHARDS_AT_ONCE, everything=everything)
+
+    def _keep(self) -> None:
+        for node in self.localiser.touched():
+            record = self.localiser.record(node)
+            if record:
+                self.journal.put(SUSPECT + node, record)
+            else:
+                self.journal.drop(SUSPECT + node)
+        for probe, cases in self.localiser.cases().items():
+            self.journal.put(CASES + probe, cases)
+
+    def _ids(self, spec: RunSpec) -> tuple[str, ...] | None:
+        """The identities of a foreign run's nodes, None when one of them is not known."""
+        nodes = [self._inventory.named(name) for name in spec.nodes]
+        return tuple(node.instance_id for node in nodes if node is not None) if None not in nodes and nodes else None
+
+
+def _quiet(config: Config) -> dict[str, Sequence[Quiet]]:
+    return {name: probe.schedule.when(config.schedule).quiet for name, probe in config.probes.items()}
