@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import time
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from probes.canary.request import completion_request
 from probes.canary.served import served_context
 from probes.canary.status import REASON_OF, Status, retry_after
 from probes.canary.timing import Timing, evaluate
-from probes.canary.transport import DeadlinePassed, TransportError
+from probes.canary.transport import DeadlinePassed, TransportError, stamping
 from probes.reasons import Reason
 from probes.result import Stream
 
@@ -57,19 +58,18 @@ def measure(params: CanaryParams, *, clocks: Clocks | None = None, entropy: Call
     tokens = _prompt_length(params, dialer, secret)
     nonce = entropy(NONCE_BYTES)
     stopwatch = Stopwatch(clocks)
-    try:
-        connection = dialer.open(stopwatch)
-    except TransportError as error:
-        return _without_answer(error, tokens, nonce)
-    try:
-        if before_request is not None:
-            before_request()
-        exchange = HttpExchange()
-        request = completion_request(params, exchange, connection, secret, make_prompt(tokens, nonce))
-        reader = AnswerReader(exchange)
-        _converse(params, connection, request, reader, stopwatch)
-    finally:
-        connection.link.close()
+    with stamping():
+        try:
+            connection = dialer.open(stopwatch)
+        except TransportError as error:
+            return _without_answer(error, tokens, nonce)
+        with contextlib.closing(connection.link):
+            if before_request is not None:
+                before_request()
+            exchange = HttpExchange()
+            request = completion_request(params, exchange, connection, secret, make_prompt(tokens, nonce))
+            reader = AnswerReader(exchange)
+            _converse(params, connection, request, reader, stopwatch)
     return _summary(params, connection, reader, stopwatch, tokens, nonce)
 
 

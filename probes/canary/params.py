@@ -62,7 +62,7 @@ class CanaryParams(BaseModel):
     head_timeout: Duration = Field(default=30.0, gt=0, le=3600)
     first_token_timeout: Duration = Field(default=30.0, gt=0, le=3600)
     stall_timeout: Duration = Field(default=10.0, gt=0, le=3600)
-    total_timeout: Duration = Field(default=60.0, gt=0, le=3600)
+    total_timeout: Duration = Field(default=40.0, gt=0, le=3600)
 
     @field_validator("url")
     @classmethod

@@ -33,7 +33,7 @@ from pydantic import ValidationError
 
 from probes.canary.clock import Stopwatch
 from probes.canary.scenario import MODEL, Fault, Request, Scenario, Step, json_response, plan
-from probes.canary.transport import DeadlinePassed, Link, TcpLink, TlsLink, TransportError
+from probes.canary.transport import DeadlinePassed, Link, TcpLink, TlsLink, TransportError, ask_for_stamps
 
 KEPT = 1000
 """How many of the last requests keep their stamps."""
@@ -87,6 +87,7 @@ class SimulatedEndpoint:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host, port), family=family, backlog=_CONNECTIONS)
         self._listener.settimeout(0.2)
+        ask_for_stamps(self._listener)
         self._thread = threading.Thread(target=self._accept, daemon=True, name="simulated-pd")
 
     @property
@@ -139,7 +140,6 @@ class SimulatedEndpoint:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setblocking(False)
         tcp = TcpLink(sock, Stopwatch())
-        tcp.stamp()
         link: Link = tcp if self._tls is None else TlsLink(tcp, self._tls, None, time.monotonic() + 10)
         http = h11.Connection(h11.SERVER)
         while not self._stopping.is_set():

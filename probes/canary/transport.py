@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +53,38 @@ class Arrival:
     data: bytes
     at: Moment
     why: str = ""
+
+
+@contextlib.contextmanager
+def stamping(seconds: float = 0.5) -> Iterator[None]:
+    """Keep the kernel's stamping of arrivals on, and wait until it works, at most `seconds`.
+
+    The kernel stamps while any socket of the machine asks for it, and begins some time after the first one asked. What arrives before has
+    no stamp, or takes that of a later segment.
+    """
+    pair: list[socket.socket] = []
+    try:
+        with contextlib.suppress(OSError):
+            pair += _stamped_pair(seconds)
+        yield
+    finally:
+        for sock in pair:
+            sock.close()
+
+
+def _stamped_pair(seconds: float) -> list[socket.socket]:
+    until = time.monotonic() + seconds
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        near = socket.create_connection(listener.getsockname(), timeout=seconds)
+        far, _ = listener.accept()
+    near.settimeout(seconds)
+    ask_for_stamps(near)
+    while _SO_TIMESTAMPNS is not None and time.monotonic() < until:
+        far.send(b"?")
+        if _receive_into(near, bytearray(1))[1] is not None:
+            break
+        time.sleep(0.0005)
+    return [near, far]
 
 
 def resolve(host: str, port: int, until: float) -> list[Address]:
@@ -102,10 +134,6 @@ class TcpLink:
         self._early_size = 0
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
-
-    def stamp(self) -> None:
-        """Ask the kernel for arrival times. `connect` has done so before it connected; an accepted socket needs this."""
-        _ask_for_stamps(self._sock)
 
     def send(self, data: bytes, until: float, before_write: Callable[[], None] | None = None) -> None:
         """Write all of `data`; `before_write` is called right before the first byte goes. Raises DeadlinePassed.
@@ -158,7 +186,7 @@ class TcpLink:
 
     def _read(self) -> Arrival | None:
         try:
-            size, stamp = self._receive_into()
+            size, stamp = _receive_into(self._sock, self._buffer)
         except BlockingIOError:
             return None
         except OSError as error:
@@ -168,16 +196,6 @@ class TcpLink:
             return Arrival(b"", self._stopwatch.now(), "the peer closed the connection")
         at = self._stopwatch.stop(stamp)
         return Arrival(bytes(memoryview(self._buffer)[:size]), at)
-
-    def _receive_into(self) -> tuple[int, int | None]:
-        if _SO_TIMESTAMPNS is None:
-            return self._sock.recv_into(self._buffer), None
-        size, ancillary, _, _ = self._sock.recvmsg_into([self._buffer], socket.CMSG_SPACE(_TIMESPEC.size))
-        for level, kind, data in ancillary:
-            if level == socket.SOL_SOCKET and kind == _SO_TIMESTAMPNS and len(data) >= _TIMESPEC.size:
-                seconds, nanoseconds = _TIMESPEC.unpack_from(data)
-                return size, seconds * 1_000_000_000 + nanoseconds
-        return size, None
 
 
 class TlsLink:
@@ -192,6 +210,8 @@ class TlsLink:
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=server_name is None, server_hostname=server_name)
         self._over: Arrival | None = None
+        # The read that ended the handshake may hold application data already.
+        self._unread: Arrival | None = None
         self._handshake(until)
 
     @property
@@ -207,11 +227,7 @@ class TlsLink:
     def receive(self, until: float) -> Arrival:
         """As TcpLink.receive. An end without the TLS close message is told apart in `why`."""
         while self._over is None:
-            raw = self._tcp.receive(until)
-            if raw.data:
-                self._incoming.write(raw.data)
-            else:
-                self._incoming.write_eof()
+            raw, self._unread = self._unread or self._take(until), None
             plain = self._decrypt(raw)
             if self._outgoing.pending:
                 with contextlib.suppress(DeadlinePassed):
@@ -223,6 +239,14 @@ class TlsLink:
             if self._over is None and time.monotonic() > until + 1:
                 raise DeadlinePassed
         return self._over
+
+    def _take(self, until: float) -> Arrival:
+        raw = self._tcp.receive(until)
+        if raw.data:
+            self._incoming.write(raw.data)
+        else:
+            self._incoming.write_eof()
+        return raw
 
     def close(self) -> None:
         """Close the connection, without waiting for the peer's close message."""
@@ -253,10 +277,9 @@ class TlsLink:
                     self._tcp.send(self._outgoing.read(), until)
                 if done:
                     return
-                raw = self._tcp.receive(until)
-                if not raw.data:
-                    raise TransportError(Status.TLS_FAILED, f"{raw.why} during the TLS handshake")
-                self._incoming.write(raw.data)
+                self._unread = self._take(until)
+                if not self._unread.data:
+                    raise TransportError(Status.TLS_FAILED, f"{self._unread.why} during the TLS handshake")
         except DeadlinePassed:
             raise TransportError(Status.TLS_FAILED, "the TLS handshake did not end in time") from None
 
@@ -280,8 +303,7 @@ def _open(address: Address, until: float) -> socket.socket:
     try:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # Before connecting: the kernel switches stamping on with a delay when no other socket of the machine uses it.
-        _ask_for_stamps(sock)
+        ask_for_stamps(sock)
         try:
             sock.connect(address[1])
         except BlockingIOError:
@@ -299,10 +321,23 @@ def _open(address: Address, until: float) -> socket.socket:
     return sock
 
 
-def _ask_for_stamps(sock: socket.socket) -> None:
+def ask_for_stamps(sock: socket.socket) -> None:
+    """Ask for the arrival time of what `sock` receives. What a listening socket accepts inherits it."""
     if _SO_TIMESTAMPNS is not None:
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+
+
+def _receive_into(sock: socket.socket, buffer: bytearray) -> tuple[int, int | None]:
+    """Read once: how many bytes, and the kernel's arrival time of the last of them in CLOCK_REALTIME nanoseconds."""
+    if _SO_TIMESTAMPNS is None:
+        return sock.recv_into(buffer), None
+    size, ancillary, _, _ = sock.recvmsg_into([buffer], socket.CMSG_SPACE(_TIMESPEC.size))
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == _SO_TIMESTAMPNS and len(data) >= _TIMESPEC.size:
+            seconds, nanoseconds = _TIMESPEC.unpack_from(data)
+            return size, seconds * 1_000_000_000 + nanoseconds
+    return size, None
 
 
 def _ssl_text(error: Exception) -> str:
