@@ -217,9 +217,11 @@ def _worker(spec: RunSpec, config: Kubernetes, pod: Pod, claim: Claim) -> Json:
     env = [{"name": name, "value": value} for name, value in pod.env.items()]
     if pod.placement == SHARED:
         env.append({"name": "FI_EFA_USE_HUGE_PAGE", "value": "0"})
+    # A privileged container sees every device of the host: those that are not EFA's are hidden from it first.
+    hide = ["probes.private_dev"] if pod.placement == SHARED else []
     body: Json = {
         "name": WORKER, "image": _image(spec, config, pod), "imagePullPolicy": config.pods.pull_policy,
-        "command": _python(spec, config, pod, "probes", "run"), "env": [*env, *worker_env(spec, config, spec.deadline)],
+        "command": _python(spec, config, pod, *hide, "probes", "run"), "env": [*env, *worker_env(spec, config, spec.deadline)],
         "terminationMessagePolicy": "File", "resources": _resources(config, pod, claim), "volumeMounts": _mounts(spec, pod, devices=True),
         "securityContext": _security(pod),
     }
