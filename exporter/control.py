@@ -15,8 +15,12 @@ from typing import Protocol
 from exporter import log
 from exporter.config import Config, Job, SecretError
 from exporter.dispatch import Caps, Dispatcher
+from exporter.fleet import Fleet
+from exporter.inventory.model import Inventory
 from exporter.judge.judge import judge
+from exporter.judge.observation import devices_of
 from exporter.judge.verdict import Verdict
+from exporter.judge.witnesses import Answers
 from exporter.launch import Launcher
 from exporter.publish.publisher import Publisher
 from exporter.runs import Run, RunSpec, missing_result, new_run_id
@@ -49,8 +53,17 @@ class Stop:
     """End the loop."""
 
 
-Event = Tick | Finished | Loaded | Stop
+@dataclass(frozen=True)
+class Inventoried:
+    """The nodes of the fleet are now these."""
+
+    inventory: Inventory
+
+
+Event = Tick | Finished | Loaded | Inventoried | Stop
 Listener = Callable[[Verdict], None]
+AskWitnesses = Callable[[Run], Answers]
+"""What the witnesses of a run's nodes counted in its window. It must not wait: whoever launched the run asked before it ended."""
 
 
 class Clock(Protocol):
@@ -62,16 +75,22 @@ class Clock(Protocol):
 
 
 class Control:
-    """Turns ticks into runs and runs into published verdicts. All methods but `run` and `events` belong to the loop's own thread."""
+    """Turns ticks into runs and runs into published verdicts. All methods but `run` and `events` belong to the loop's own thread.
+
+    With a `fleet`, probes without targets of their own are planned there, over its nodes, and not by the scheduler.
+    """
 
     def __init__(self, config: Config, *, events: queue.Queue[Event], launcher: Launcher, scheduler: Scheduler, publisher: Publisher,
-                 secrets_dir: Path, clock: Clock = time.time) -> None:
+                 secrets_dir: Path, clock: Clock = time.time, fleet: Fleet | None = None, ask: AskWitnesses | None = None) -> None:
         self.events = events
         self._launcher = launcher
         self._scheduler = scheduler
         self._publisher = publisher
         self._secrets_dir = secrets_dir
         self._clock = clock
+        self._fleet = fleet
+        self._ask = ask
+        self._fleet_nodes: dict[str, str] = {}
         self._listeners: list[Listener] = []
         self._config = config
         self._jobs: dict[str, Job] = {}
@@ -118,12 +137,15 @@ class Control:
                     self._finished(run)
                 case Loaded():
                     self._loaded(event)
+                case Inventoried(inventory):
+                    self._inventoried(inventory)
                 case Stop():
                     self._stopping = True
                 case None:
                     pass
             if not self._stopping:
                 self._start_ready()
+                self._start_planned()
             self._publisher.scheduler_tick(self._scheduler.last_tick)
             self._publisher.commit()
         except Exception as error:  # noqa: BLE001 - one bad event must not end the loop
@@ -151,11 +173,50 @@ class Control:
             except (SecretError, RuntimeError) as error:
                 self._finished(_unstarted(spec, str(error), self._clock()))
 
+    def _start_planned(self) -> None:
+        """Start what the fleet's planner wants now, on nodes that no job of the scheduler occupies."""
+        if self._fleet is None:
+            return
+        jobs = {run_id: job for run_id, job in self._dispatcher.running.items() if job.probe != CANARY}
+        busy = {self._fleet_nodes[name]: run_id for run_id, job in jobs.items() for name in job.nodes if name in self._fleet_nodes}
+        running = len(jobs) + len(self._fleet.planner.flying)
+        for spec in self._fleet.due(self._fleet.world(busy=busy, running=running)):
+            try:
+                self._launcher.start(spec)
+            except RuntimeError as error:
+                self._finished(_unstarted(spec, str(error), self._clock()))
+        try:
+            self._fleet.save()
+        except (OSError, ValueError) as error:
+            self._log.warning("the journal could not be written, it is tried again", error=str(error))
+
+    def _inventoried(self, inventory: Inventory) -> None:
+        """Nodes joined or left."""
+        if self._fleet is None:
+            return
+        self._fleet.take_in(inventory)
+        now = {node.name: node.instance_id for node in inventory}
+        efa = [plan.name for plan in self._fleet.plans if plan.transport == "efa"]
+        for name in sorted(self._fleet_nodes.keys() - now.keys()):
+            self._publisher.node_removed(name)
+        for name, instance_id in sorted(now.items()):
+            known = self._fleet_nodes.get(name)
+            if known is not None and known != instance_id:
+                self._publisher.node_removed(name)  # the name is used again by another instance, which starts clean
+            if known != instance_id:
+                self._publisher.node_seen(name, self._fleet.planner.books[instance_id].first_seen, efa)
+        self._fleet_nodes = now
+
     def _finished(self, run: Run) -> None:
         job = self._dispatcher.finished(run.spec.run_id)
         if job is not None:
             self._scheduler.busy(job.id, False)
-        verdict = judge(run, floors=self._config.thresholds.floors, instance_types=self._instance_types())
+        answers = self._ask(run) if self._ask is not None else {}
+        verdict = judge(run, floors=self._config.thresholds.floors, instance_types=self._instance_types(run), answers=answers)
+        if self._fleet is not None and run.spec.probe != CANARY:
+            for change in self._fleet.finished(verdict, devices_of(answers)).changes:
+                self._log.info(f"localisation: {change.what}", probe=change.probe, node=change.node, says=change.says,
+                               finding=change.finding.key if change.finding is not None else None)
         if job is None or job.id in self._jobs:
             self._publisher.run_finished(verdict)
         level = self._log.info if verdict.outcome is Outcome.OK else self._log.warning
@@ -177,6 +238,10 @@ class Control:
         """Make `config` the one in use. What runs goes on; what waits and is no longer wanted is forgotten."""
         jobs = {job.id: job for job in config.jobs()}
         now = self._clock()
+        if self._fleet is not None:
+            self._fleet.configure(config)
+            planned = {plan.name for plan in self._fleet.plans}
+            jobs = {job_id: job for job_id, job in jobs.items() if job.probe not in planned}
         efa = {node: {job.probe for job in jobs.values() if job.transport == "efa" and node in job.nodes}
                for node in {node for job in jobs.values() if job.probe != CANARY for node in job.nodes}}
         for node, probes in sorted(efa.items()):
@@ -200,7 +265,9 @@ class Control:
     def _nodes_of(jobs: Mapping[str, Job]) -> set[str]:
         return {node for job in jobs.values() if job.probe != CANARY for node in job.nodes}
 
-    def _instance_types(self) -> dict[str, str | None]:
+    def _instance_types(self, run: Run) -> dict[str, str | None]:
+        if self._fleet is not None:
+            return {name: node.instance_type for name in run.spec.nodes if (node := self._fleet.node(name)) is not None}
         return {node.name: node.instance_type for node in self._config.inventory.members()}
 
 

@@ -16,7 +16,7 @@ from datetime import datetime, timezone
 
 from exporter.config import Config
 from exporter.config.quiet import Quiet, holding
-from exporter.inventory.model import Inventory
+from exporter.inventory.model import Inventory, Node
 from exporter.judge.casebook import Change
 from exporter.judge.localise import Localiser
 from exporter.judge.observation import observe
@@ -71,6 +71,10 @@ class Fleet:
     def plans(self) -> list[ProbePlan]:
         """The probes that are planned here."""
         return self.planner.probes
+
+    def node(self, name: str) -> Node | None:
+        """The node that has this name now."""
+        return self._inventory.named(name)
 
     def configure(self, config: Config) -> None:
         """Take in a new configuration."""

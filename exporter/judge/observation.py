@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from exporter.judge.witnesses import Answers
 from exporter.runs import Run
+from probes.efa.counters import DATA_IN, DATA_OUT
+from probes.efa.window import WitnessAnswer
 from probes.reasons import ECHOES, Outcome, Reason
 from probes.result import Result
 
@@ -83,6 +86,13 @@ def observe(verdict: Judged, ids: tuple[str, ...], *, repair: bool = False,
     weak = {one: found for one, carried in counted.items() if (found := weak_devices(carried))}
     return Observation(run.spec.run_id, run.spec.probe, ids, run.started, run.finished, verdict.outcome, verdict.reason.value,
                        verdict.message, repair, tuple(sides_of(run.results, ids, weak)), weak)
+
+
+def devices_of(answers: Answers) -> dict[str, dict[str, float]]:
+    """Payload bytes of each device by node name, both directions together, as the witnesses counted them in the run's window."""
+    return {node: {device: float(sum(delta.counters.get(name, 0) for name in (*DATA_OUT, *DATA_IN)))
+                   for device, delta in answer.window.devices.items()}
+            for node, answer in answers.items() if isinstance(answer, WitnessAnswer)}
 
 
 def weak_devices(carried: Mapping[str, float]) -> tuple[str, ...]:
