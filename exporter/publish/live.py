@@ -44,7 +44,7 @@ class ServerPart:
         self._lock = threading.Lock()
         self._web_config_ok = True
         self._counts: dict[str, dict[tuple[str, ...], float]] = {
-            f.HTTP_REQUESTS.name: {},
+            f.HTTP_REQUESTS.name: dict.fromkeys((("/metrics", code) for code in ("200", "401", "500")), 0.0),
             f.HTTP_REFUSED.name: dict.fromkeys(((why,) for why in REFUSALS), 0.0),
             f.SCRAPE_ERRORS.name: dict.fromkeys(((name,) for name in parts), 0.0),
         }
