@@ -62,29 +62,29 @@ def stamping(seconds: float = 0.5) -> Iterator[None]:
     The kernel stamps while any socket of the machine asks for it, and begins some time after the first one asked. What arrives before has
     no stamp, or takes that of a later segment.
     """
-    pair: list[socket.socket] = []
-    try:
+    with contextlib.ExitStack() as held:
         with contextlib.suppress(OSError):
-            pair += _stamped_pair(seconds)
+            _switch_stamps_on(held, seconds)
         yield
-    finally:
-        for sock in pair:
-            sock.close()
 
 
-def _stamped_pair(seconds: float) -> list[socket.socket]:
-    until = time.monotonic() + seconds
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        near = socket.create_connection(listener.getsockname(), timeout=seconds)
-        far, _ = listener.accept()
+def _switch_stamps_on(held: contextlib.ExitStack, seconds: float) -> None:
+    """Two connected sockets of our own, held by `held`, that ask for stamps; returns when one came."""
+    if _SO_TIMESTAMPNS is None:
+        return
+    near = held.enter_context(socket.socket())
     near.settimeout(seconds)
     ask_for_stamps(near)
-    while _SO_TIMESTAMPNS is not None and time.monotonic() < until:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(seconds)
+        near.connect(listener.getsockname())
+        far = held.enter_context(listener.accept()[0])
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
         far.send(b"?")
         if _receive_into(near, bytearray(1))[1] is not None:
-            break
+            return
         time.sleep(0.0005)
-    return [near, far]
 
 
 def resolve(host: str, port: int, until: float) -> list[Address]:
