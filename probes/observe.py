@@ -8,7 +8,7 @@ from typing import Any
 from probes.efa import devices, markers
 from probes.efa.pressure import Pressure
 from probes.efa.sockets import SocketBytes
-from probes.result import Throttling
+from probes.result import Marker, Throttling
 
 STACKS = {"mooncake": "mooncake", "nixl": "nixl", "nccl": "nccl", "uccl-ep": "uccl_ep"}
 MARKER_LIMIT = 12
@@ -17,7 +17,9 @@ MARKER_LIMIT = 12
 class Observer:
     """Watches one child through one measure window. Everything it cannot see stays None."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, log_start: int = 0) -> None:
+        """`log_start` is how much of the log was there before this child: an older run's lines prove nothing."""
+        self._log_start = log_start
         self._sockets = SocketBytes(pid)
         self._pressure = Pressure(pid)
         self._tcp: tuple[int, int] | None = None
@@ -57,6 +59,9 @@ class Observer:
             evidence["nics_allocated"] = len(allocated)
         seen = list(evidence.get("markers") or [])
         known = {marker["id"] for marker in seen}
-        seen += [m.model_dump(mode="json") for m in markers.scan(stack, log_path, limit=MARKER_LIMIT) if m.id not in known]
+        seen += [m.model_dump(mode="json") for m in self._scan(stack, log_path) if m.id not in known]
         evidence["markers"] = seen[:MARKER_LIMIT]
         return evidence
+
+    def _scan(self, stack: str, log_path: Path) -> list[Marker]:
+        return markers.scan(stack, log_path, limit=MARKER_LIMIT, start=self._log_start)

@@ -99,6 +99,7 @@ class Supervisor:
 
     def _follow(self, log_path: Path) -> Result:
         ours, theirs = socket.socketpair()
+        log_start = _size(log_path)
         try:
             child = self._spawn(theirs, log_path)
         except OSError as error:
@@ -106,8 +107,8 @@ class Supervisor:
         finally:
             theirs.close()
         with ours:
-            self._observer = Observer(child.pid)
-            reason, message = self._watch(child, ours, log_path)
+            self._observer = Observer(child.pid, log_start)
+            reason, message = self._watch(child, ours, log_path, log_start)
         return self._result(reason, message, log_path)
 
     def _spawn(self, channel: socket.socket, log_path: Path) -> subprocess.Popen[bytes]:
@@ -117,7 +118,7 @@ class Supervisor:
             return subprocess.Popen([sys.executable, "-m", "probes", "child"], env=environ, pass_fds=[channel.fileno()],
                                     stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
 
-    def _watch(self, child: subprocess.Popen[bytes], channel: socket.socket, log_path: Path) -> tuple[Reason | None, str]:
+    def _watch(self, child: subprocess.Popen[bytes], channel: socket.socket, log_path: Path, log_start: int) -> tuple[Reason | None, str]:
         """Serve the child until it reported, died or must be ended. None as reason means: the report speaks."""
         ends_at = self._clock + self._env.deadline
         buffer = bytearray()
@@ -128,7 +129,7 @@ class Supervisor:
                 return Reason.CANCELLED, f"stopped on request in phase {self._phase.value}"
             if now >= ends_at:
                 return self._overdue(child, log_path)
-            if _size(log_path) > LOG_LIMIT:
+            if _size(log_path) - log_start > LOG_LIMIT:
                 return Reason.ENGINE_ERROR, f"the engine wrote more than {LOG_LIMIT >> 20} MiB of log"
             if now >= next_sample and self._observer and self._phase is Phase.MEASURE:
                 self._observer.sample()
