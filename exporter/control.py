@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -25,6 +25,7 @@ from exporter.launch import Launcher
 from exporter.publish.publisher import Publisher
 from exporter.runs import Run, RunSpec, missing_result, new_run_id
 from exporter.scheduler import Scheduler, Tick
+from probes.efa import instances
 from probes.reasons import Outcome, Reason
 
 HEARTBEAT_SECONDS = 1.0
@@ -212,7 +213,8 @@ class Control:
         if job is not None:
             self._scheduler.busy(job.id, False)
         answers = self._ask(run) if self._ask is not None else {}
-        verdict = judge(run, floors=self._config.thresholds.floors, instance_types=self._instance_types(run), answers=answers)
+        types = self._instance_types(run)
+        verdict = judge(run, floors=self._config.thresholds.floors, instance_types=types, answers=answers, rdma_hardware=_rdma(types.values()))
         if self._fleet is not None and run.spec.probe != CANARY:
             for change in self._fleet.finished(verdict, devices_of(answers)).changes:
                 self._log.info(f"localisation: {change.what}", probe=change.probe, node=change.node, says=change.says,
@@ -269,6 +271,13 @@ class Control:
         if self._fleet is not None:
             return {name: node.instance_type for name in run.spec.nodes if (node := self._fleet.node(name)) is not None}
         return {node.name: node.instance_type for node in self._config.inventory.members()}
+
+
+def _rdma(types: Iterable[str | None]) -> bool | None:
+    """False when the table knows that none of these instance types has RDMA, True when all have it, else None: not known."""
+    rows = [instances.lookup(name) for name in types]
+    known = {row.rdma if row is not None else None for row in rows}
+    return known.pop() if len(known) == 1 else None
 
 
 def _unstarted(spec: RunSpec, why: str, now: float) -> Run:
