@@ -214,7 +214,8 @@ class Control:
             self._scheduler.busy(job.id, False)
         answers = self._ask(run) if self._ask is not None else {}
         types = self._instance_types(run)
-        verdict = judge(run, floors=self._config.thresholds.floors, instance_types=types, answers=answers, rdma_hardware=_rdma(types.values()))
+        verdict = judge(run, floors=self._config.thresholds.floors, instance_types=types, answers=answers,
+                        rdma_hardware=_rdma(types.values()))
         if self._fleet is not None and run.spec.probe != CANARY:
             for change in self._fleet.finished(verdict, devices_of(answers)).changes:
                 self._log.info(f"localisation: {change.what}", probe=change.probe, node=change.node, says=change.says,
