@@ -14,8 +14,8 @@ _MOONCAKE_DEVICE = re.compile(r"EFA device \(libfabric\): (\S+), domain: (\S+), 
 _MOONCAKE_TCP = re.compile(r"Installing TCP transport|Using TCP transport|TcpTransport: listen on port|MC_FORCE_TCP is set")
 _NIXL_RAILS = re.compile(r"Created (\d+) rails using provider=(\S+)")
 _UCX_LANES = re.compile(r"(?:inter|intra)-node cfg#\d+\s+(.*)$")
-_UCX_RMA = re.compile(r"\b(rma|rma_am)\(([^)]*)\)")
-_SHARED_MEMORY = {"sysv", "posix", "cma", "knem", "xpmem", "self", "cuda_ipc"}
+_UCX_LANE = re.compile(r"\b((?:rma|am)(?:_\w+)?)\(([^)]*)\)")
+_NO_RDMA = {"sysv", "posix", "cma", "knem", "xpmem", "self", "cuda_ipc", "tcp"}
 
 
 @dataclass(frozen=True)
@@ -76,10 +76,12 @@ def nixl_path(text: str, backend: str) -> Route:
             return Route()
         count, provider = rails[-1]
         return Route(provider=provider.rstrip(".,"), nics=int(count), rdma=None if provider.startswith("efa") else False)
-    lanes = [match[1] for match in map(_UCX_LANES.search, text.splitlines()) if match]
-    found = _UCX_RMA.search(lanes[-1]) if lanes else None
-    if found is None:
+    lines = [match[1] for match in map(_UCX_LANES.search, text.splitlines()) if match]
+    lanes = _UCX_LANE.findall(lines[-1]) if lines else []
+    if not lanes:
         return Route()
-    transports, devices = zip(*(lane.partition("/")[::2] for lane in found[2].split()), strict=True)
-    rdma = found[1] == "rma" and not set(transports) & _SHARED_MEMORY
-    return Route(provider="+".join(sorted(set(transports))), rdma=rdma, devices=tuple(sorted(set(devices))))
+    # Emulated access may take any lane (a large block over `am(tcp/lo cma/memory)` goes by cma), so all of them are named.
+    pairs = [lane.partition("/")[::2] for _, names in lanes for lane in names.split()]
+    native = {lane.partition("/")[0] for kind, names in lanes if kind == "rma" for lane in names.split()}
+    return Route(provider="+".join(sorted({transport for transport, _ in pairs})), rdma=bool(native) and not native & _NO_RDMA,
+                 devices=tuple(sorted({device for _, device in pairs})))

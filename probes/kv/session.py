@@ -24,7 +24,7 @@ from probes.result import Measurement, Phase
 from probes.units import show_size
 from probes.worker import Context, ProbeFailure
 
-ALIVE_SECONDS = 5.0
+ALIVE_SECONDS = 3.0
 LATE_SECONDS = 0.2
 
 
