@@ -27,6 +27,7 @@ CHANNEL_VARIABLE = "EFA_PULSE_LANE_FD"
 PARENT_VARIABLE = "EFA_PULSE_LANE_PARENT"
 ABORT_SECONDS = 1.0
 CLOSE_SECONDS = 5.0
+KILL_SECONDS = 2.0
 _STATES = {"T": ", its process is stopped", "t": ", its process is stopped", "D": ", it waits inside the kernel", "Z": ", it is dead"}
 
 
@@ -128,10 +129,14 @@ class Fleet:
         for lane in self.lanes:
             with suppress(subprocess.TimeoutExpired):
                 lane.process.wait(max(0.0, until - time.monotonic()))
-            if lane.process.poll() is None:
-                lane.process.kill()
-                with suppress(subprocess.TimeoutExpired):
-                    lane.process.wait(2.0)
+        stuck = [lane for lane in self.lanes if lane.process.poll() is None]
+        for lane in stuck:
+            lane.process.kill()
+        for lane in stuck:
+            # The driver takes a moment to clean up behind a killed process; the supervisor waits for it as well.
+            with suppress(subprocess.TimeoutExpired):
+                lane.process.wait(max(0.0, until + KILL_SECONDS - time.monotonic()))
+        for lane in self.lanes:
             lane.link.close()
 
 

@@ -178,7 +178,7 @@ class _Run:
     def _ras(self) -> str:
         """What NCCL itself says about a hang."""
         answer = ras.status(self._ports[0], 1.5) if self._ports else None
-        return f"; RAS: {' | '.join(answer.splitlines())[-600:]}" if answer else "; RAS does not answer"
+        return f"; RAS: {' | '.join(answer.splitlines())[:600]}" if answer else "; RAS does not answer here"
 
     def _gather_rows(self, met: Rendezvous, own: list[Merged]) -> list[Merged]:
         """The rows of all workers, merged. One exchange a row keeps each message small."""

@@ -50,4 +50,7 @@ def _read(link: socket.socket, until: float) -> str:
 def _tidy(answer: str) -> str | None:
     lines = [" ".join(line.split()) for line in answer.splitlines()]
     lines = [line for line in lines if line and line != "OK" and not line.startswith("SERVER PROTOCOL") and set(line) - set("=- ")]
-    return "\n".join(lines) or None
+    # What is wrong stands at the end, under this heading; before it come versions and counts.
+    if "Errors" in lines:
+        lines = lines[lines.index("Errors") + 1 :]
+    return "\n".join(line for line in lines if line != "Warnings") or None

@@ -25,7 +25,7 @@ class UcclEpParams(BaseModel):
     tokens: int | None = Field(default=None, ge=1, le=8192, description="of each rank; default: 128, or 4096 for the throughput kernels")
     hidden: int = Field(default=7168, ge=128, le=16384)
     topk: int = Field(default=8, ge=1, le=32)
-    experts: int = Field(default=288, ge=1, le=4096)
+    experts: int | None = Field(default=None, ge=1, le=4096, description="default: 288, or 256 for the throughput kernels, evenly spread")
     fp8: bool = Field(default=False, description="dispatch in FP8; combine is always BF16")
     iterations: int = Field(default=20, ge=2, le=1000)
     warmup: int = Field(default=5, ge=1, le=100)
@@ -40,7 +40,7 @@ class UcclEpParams(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> UcclEpParams:
-        if self.topk > self.experts:
+        if self.experts is not None and self.topk > self.experts:
             raise ValueError(f"topk {self.topk} is more than the {self.experts} experts")
         if self.hidden % 128:
             raise ValueError(f"hidden {self.hidden} is not a multiple of 128")

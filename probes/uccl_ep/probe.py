@@ -36,6 +36,9 @@ LANE_COMMAND = (sys.executable, "-m", "probes.uccl_ep")
 # uccl asserts that it sees every EFA device of its node (ep/src/rdma.cpp): p5 has 32, p5en and p6-b300 16, p6-b200 8.
 WHOLE_NODES = frozenset({8, 16, 32})
 THROUGHPUT_TOKENS, LATENCY_TOKENS = 4096, 128
+THROUGHPUT_EXPERTS, LATENCY_EXPERTS = 256, 288
+# One thread of the layout kernel per expert of a rank (ep/src/intranode.cu, kNumThreads).
+MAX_LOCAL_EXPERTS = 128
 
 
 class UcclEpProbe:
@@ -113,7 +116,7 @@ class _Run:
         ranks = len(names) * met.world_size
         if ranks < 2:
             raise ProbeFailure(Reason.BAD_SPEC, "uccl-ep: one GPU alone has nobody to talk to")
-        if params.experts % ranks:
+        if params.experts is not None and params.experts % ranks:
             raise ProbeFailure(Reason.BAD_SPEC, f"uccl-ep: {params.experts} experts cannot be spread evenly over {ranks} ranks")
         if env.transport == "efa" and met.world_size == 1:
             raise ProbeFailure(Reason.NOT_EFA, "uccl-ep on one node: NVLink would carry everything")
@@ -150,11 +153,11 @@ class _Run:
         kernel = self._kernel(place)
         if params.fp8 and kernel == "normal":
             raise ProbeFailure(Reason.BAD_SPEC, "uccl-ep: the driver dispatches FP8 with low-latency kernels only")
-        tokens = params.tokens or (THROUGHPUT_TOKENS if kernel == "normal" else LATENCY_TOKENS)
+        tokens, experts = self._amounts(kernel == "normal", place.gpus * place.nodes)
         ranks = place.gpus * place.nodes
         jobs = [Job(device=lane, rank=env.rank * place.gpus + lane, ranks=ranks, local_ranks=place.gpus, node=env.rank,
                     store=(place.address, place.port), kernel=kernel, tokens=tokens, hidden=params.hidden, topk=params.topk,
-                    experts=params.experts, fp8=params.fp8, iterations=params.iterations, warmup=params.warmup,
+                    experts=experts, fp8=params.fp8, iterations=params.iterations, warmup=params.warmup,
                     disable_nvlink=params.disable_nvlink, bench_folder=params.bench_folder, seed=place.seed,
                     seconds=max(5.0, self._ctx.remaining())).model_dump_json() for lane in range(place.gpus)]
         self._fleet = fleet = Fleet(jobs, LANE_COMMAND, [self._environ(met)] * place.gpus)
@@ -174,7 +177,7 @@ class _Run:
         reason, message = Reason.OK, ""
         if wrong:
             reason, message = Reason.WRONG_CONTENT, f"wrong elements on rank {', '.join(map(str, wrong))}"
-        return self._report(place, reason, message, measurements(figures), moved, kernel, tokens, card.get("versions") or {})
+        return self._report(place, reason, message, measurements(figures), moved, (kernel, tokens, experts), card.get("versions") or {})
 
     def _bench(self, met: Rendezvous, place: Place) -> Report:
         params, env = self._params, self._ctx.env
@@ -183,8 +186,8 @@ class _Run:
         script = find_bench(SCRIPTS[params.mode], params.bench_folder)
         if script is None:
             raise ProbeFailure(Reason.ENGINE_MISSING, f"{SCRIPTS[params.mode]} of uccl is not here: set bench_folder")
-        tokens = params.tokens or (LATENCY_TOKENS if params.mode == "low-latency" else THROUGHPUT_TOKENS)
-        arguments = [f"--num-tokens={tokens}", f"--hidden={params.hidden}", f"--num-topk={params.topk}", f"--num-experts={params.experts}"]
+        tokens, experts = self._amounts(params.mode != "low-latency", place.gpus * place.nodes)
+        arguments = [f"--num-tokens={tokens}", f"--hidden={params.hidden}", f"--num-topk={params.topk}", f"--num-experts={experts}"]
         if params.mode == "low-latency":
             arguments += ["--disable-nvlink"] if params.disable_nvlink else []
             arguments += [] if params.fp8 else ["--no-dispatch-use-fp8"]
@@ -206,7 +209,19 @@ class _Run:
         reasons = [(Reason(card["reason"]), str(card["message"])) for card in met.exchange({"reason": reason.value, "message": message})]
         reason, message = min(reasons, key=lambda pair: SEVERITY.index(outcome_of(pair[0])))
         rows = measurements(figures) if figures else of_tuning(parsed)
-        return self._report(place, reason, message, rows, None, params.mode, tokens, {})
+        return self._report(place, reason, message, rows, None, (params.mode, tokens, experts), {})
+
+    def _amounts(self, throughput: bool, ranks: int) -> tuple[int, int]:
+        """(tokens of a rank, experts of all ranks). Raises ProbeFailure for what the kernels cannot do."""
+        params = self._params
+        tokens = params.tokens or (THROUGHPUT_TOKENS if throughput else LATENCY_TOKENS)
+        wanted = THROUGHPUT_EXPERTS if throughput else LATENCY_EXPERTS
+        experts = params.experts or ranks * max(1, min(wanted // ranks, MAX_LOCAL_EXPERTS))
+        if experts // ranks > MAX_LOCAL_EXPERTS:
+            raise ProbeFailure(Reason.BAD_SPEC, f"uccl-ep: {experts} experts are more than {MAX_LOCAL_EXPERTS} a rank, the kernels' limit")
+        if experts < params.topk:
+            raise ProbeFailure(Reason.BAD_SPEC, f"uccl-ep: topk {params.topk} is more than the {experts} experts")
+        return tokens, experts
 
     def _gather(self) -> None:
         if self._program is not None:
@@ -226,16 +241,17 @@ class _Run:
             environ.setdefault("UCCL_SOCKET_IFNAME", own)
         return environ
 
-    def _report(self, place: Place, reason: Reason, message: str, rows: list[Measurement], moved: tuple[int, int] | None, kind: str,
-                tokens: int, versions: dict[str, str]) -> Report:
+    def _report(self, place: Place, reason: Reason, message: str, rows: list[Measurement], moved: tuple[int, int] | None,
+                what: tuple[str, int, int], versions: dict[str, str]) -> Report:
         params, env = self._params, self._ctx.env
+        kind, tokens, experts = what
         return Report(
             reason=reason, message=message, measurements=rows if env.rank == 0 else [],
             evidence=Evidence(stack="uccl_ep", nics_seen=len(place.nics), devices=list(place.nics), gpus=list(place.names),
                               payload_bytes=moved),
             versions=versions,
             shape={"ranks": place.gpus * place.nodes, "nodes": place.nodes, "gpus_per_worker": place.gpus, "kernel": kind, "tokens": tokens,
-                   "hidden": params.hidden, "topk": params.topk, "experts": params.experts, "dtype": "fp8" if params.fp8 else "bf16"},
+                   "hidden": params.hidden, "topk": params.topk, "experts": experts, "dtype": "fp8" if params.fp8 else "bf16"},
         )
 
 

@@ -27,7 +27,8 @@ def case_uccl(out: Path) -> dict[str, Any]:
     ratios = {name: _rate(own.first, name) / max(1.0, _rate(upstream.first, name)) for name in ("dispatch", "combine")}
     wrong = [m.wrong for m in own.first.measurements if m.variant is None]
     return {"driver": seen(own), "upstream": seen(upstream), "ratios": ratios,
-            "holds": [[f"the driver measured: {own.first.message}", own.first.reason.value == "ok"], ["every value was right", wrong == [[0], [0]]],
+            "holds": [[f"the driver measured: {own.first.message}", own.first.reason.value == "ok"],
+                      ["every value was right", wrong == [[0], [0]]],
                       [f"the upstream bench passed: {upstream.first.message}", upstream.first.reason.value == "ok"],
                       [f"within 15 % of upstream's default configuration: {ratios}", all(0.85 < r < 1.15 for r in ratios.values())],
                       [f"the driver takes seconds: {own.wall:.1f}", own.wall < 45],
