@@ -134,7 +134,7 @@ def _tables(probe: Probe) -> Iterator[_Table]:
         yield from (_Table(operation, tuple(params.sizes), "gpu", "busbw", (*STATISTICS, "stdev"), algbw=True, variant=variant)
                     for operation, variant in rows)
     elif isinstance(params, UcclEpParams):
-        size = params.tokens * params.hidden * 2
+        size = (params.tokens or 4096) * params.hidden * 2
         yield from (_Table(operation, (size,), "gpu", variant=variant)
                     for operation in ("dispatch", "combine") for variant in ("fp8", "bf16"))
 

@@ -17,6 +17,8 @@ _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 _FIELDS = ("minute", "hour", "day of month", "month", "day of week")
 # Eight years hold every 29 February, the century rule included.
 _HORIZON = timedelta(days=366 * 9)
+_NEAR = timedelta(hours=26)
+UTC = timezone.utc
 
 
 class CronError(ValueError):
@@ -26,8 +28,8 @@ class CronError(ValueError):
 class Cron:
     """One expression in one time zone.
 
-    A fixed hour fires once on the day the clocks go back, and after the gap on the day they go forward; `*` and `*/n` hours follow
-    the clock on the wall through both.
+    On the day the clocks go forward, times with a fixed hour that are skipped become one run at the moment of the change; on the day they
+    go back, those that are repeated run the first time only. `*` and `*/n` hours follow the clock on the wall through both.
     """
 
     def __init__(self, expression: str, zone: str = "UTC") -> None:
@@ -48,31 +50,56 @@ class Cron:
 
     def next_after(self, moment: datetime) -> datetime | None:
         """The first time the expression matches after `moment` (aware), in UTC; None when it never does."""
-        found = [due for due in (self._next(trigger, moment) for trigger in self._triggers) if due is not None]
+        after = moment.astimezone(UTC)
+        found = [due for due in (self._next(trigger, after) for trigger in self._triggers) if due is not None]
         return min(found, default=None)
 
-    def _next(self, trigger: CronTrigger, moment: datetime) -> datetime | None:
-        after = moment.astimezone(timezone.utc)
-        limit = after + _HORIZON
-        while True:
-            start = (after + timedelta(microseconds=1)).astimezone(self._zone)
-            due = trigger.get_next_fire_time(None, start)
-            if due is None or due.astimezone(timezone.utc) > limit:
-                return None
-            found: datetime = due.astimezone(timezone.utc)
-            local = found.astimezone(self._zone)
-            if found > after and not (self._fixed_hour and local.fold):
-                return found
-            after = max(found, after + timedelta(minutes=1))
+    def _next(self, trigger: CronTrigger, after: datetime) -> datetime | None:
+        """Walk the wall clock's times, which know no change of clocks, and ask of each when it really is."""
+        # Near a change, a time that reads earlier on the wall may still lie ahead.
+        shift = self._shift_near(after)
+        wall = after.astimezone(self._zone).replace(tzinfo=UTC) - shift
+        limit = wall + _HORIZON
+        found: datetime | None = None
+        while found is None or wall <= found.astimezone(self._zone).replace(tzinfo=UTC) + shift:
+            match = trigger.get_next_fire_time(None, wall)
+            if match is None or match > limit:
+                break
+            ahead = [moment for moment in self._moments(match.replace(tzinfo=None)) if moment > after]
+            found = min([*ahead, *([found] if found else [])], default=None)
+            wall = match + timedelta(microseconds=1)
+        return found
+
+    def _moments(self, wall: datetime) -> list[datetime]:
+        """When the wall clock reads `wall`, in UTC: once, or as the rules above say on a day the clocks change."""
+        first, second = (wall.replace(tzinfo=self._zone, fold=fold).astimezone(UTC) for fold in (0, 1))
+        if first == second:
+            return [first]
+        if first < second:
+            return [first] if self._fixed_hour else [first, second]
+        return [self._change_between(second, first)] if self._fixed_hour else []
+
+    def _change_between(self, low: datetime, high: datetime) -> datetime:
+        """The moment at which the clocks change, to the second, which is what zones know."""
+        before = low.astimezone(self._zone).utcoffset()
+        while high - low > timedelta(seconds=1):
+            middle = low + timedelta(seconds=(high - low) // timedelta(seconds=2))
+            low, high = (middle, high) if middle.astimezone(self._zone).utcoffset() == before else (low, middle)
+        return high.replace(microsecond=0)
+
+    def _shift_near(self, moment: datetime) -> timedelta:
+        """By how much the clocks change within a day of `moment`; zero nearly always."""
+        offsets = [(moment + step).astimezone(self._zone).utcoffset() or timedelta(0) for step in (-_NEAR, timedelta(0), _NEAR)]
+        return max(offsets) - min(offsets)
 
     def _trigger(self, minute: str, hour: str, day: str, month: str, weekday: str) -> CronTrigger:
         values = (minute, hour, day, month, weekday)
         try:
-            return CronTrigger(minute=minute, hour=hour, day=day, month=month, day_of_week=weekday, second=0, timezone=self._zone)
+            return CronTrigger(minute=minute, hour=hour, day=day, month=month, day_of_week=weekday, second=0, timezone=UTC)
         except (ValueError, TypeError) as error:
             for name, key, value in zip(_FIELDS, ("minute", "hour", "day", "month", "day_of_week"), values, strict=True):
                 try:
-                    CronTrigger(timezone=self._zone, **{key: value})
+                    CronTrigger(timezone=UTC, **{key: value})
                 except (ValueError, TypeError):
                     raise CronError(f"{value!r} is no {name} in a cron expression") from None
             raise CronError(str(error)) from None

@@ -51,8 +51,9 @@ def test_macros() -> None:
     assert following("@hourly", "2026-01-01T00:30", 1) == ["Thu 01 01:00+0000"]
 
 
-def test_a_fixed_hour_that_the_clocks_skip_runs_after_the_gap_once() -> None:
-    assert following("30 2 * * *", "2026-03-28T12:00", 2, BERLIN) == ["Sun 29 03:30+0200", "Mon 30 02:30+0200"]
+def test_a_fixed_hour_that_the_clocks_skip_runs_at_the_change_once() -> None:
+    assert following("30 2 * * *", "2026-03-28T12:00", 2, BERLIN) == ["Sun 29 03:00+0200", "Mon 30 02:30+0200"]
+    assert following("*/20 2 * * *", "2026-03-28T12:00", 2, BERLIN) == ["Sun 29 03:00+0200", "Mon 30 02:00+0200"]
 
 
 def test_a_fixed_hour_that_the_clocks_repeat_runs_once() -> None:
@@ -100,3 +101,38 @@ def test_the_next_time_is_later_stable_and_leaves_none_out(minute: str, hour: st
     # Seen from any moment before it, it is still the next one.
     assert cron.next_after(moment + (found - moment) / 2) == found
     assert cron.next_after(found - timedelta(microseconds=1)) == found
+
+
+CHANGES = [(BERLIN, "2026-03-29"), (BERLIN, "2026-10-25"), ("America/New_York", "2026-03-08"), ("America/New_York", "2026-11-01"),
+           ("Australia/Lord_Howe", "2025-10-05"), ("Australia/Lord_Howe", "2026-04-05")]
+MINUTES = {"*/7": range(0, 60, 7), "0": [0], "15,45": [15, 45]}
+HOURS = {"*": range(24), "*/5": range(0, 24, 5), "0": [0], "1": [1], "2": [2], "1-3": [1, 2, 3]}
+
+
+def by_counting(minute: str, hour: str, zone: str, start: datetime, hours: int) -> list[datetime]:
+    """Every minute of some hours looked at one by one, with the rules for the days on which the clocks change written out."""
+    found: list[datetime] = []
+    before = start.astimezone(ZoneInfo(zone))
+    for step in range(1, hours * 60):
+        moment = start + timedelta(minutes=step)
+        local = moment.astimezone(ZoneInfo(zone))
+        skipped = local.replace(tzinfo=None) - before.replace(tzinfo=None) - timedelta(minutes=1)
+        gap = [before.replace(tzinfo=None) + timedelta(minutes=late) for late in range(1, 1 + int(skipped.total_seconds() // 60))]
+        wanted = local.minute in MINUTES[minute] and local.hour in HOURS[hour] and not (local.fold and not hour.startswith("*"))
+        made_up_for = not hour.startswith("*") and any(wall.minute in MINUTES[minute] and wall.hour in HOURS[hour] for wall in gap)
+        if wanted or made_up_for:
+            found.append(moment)
+        before = local
+    return found
+
+
+@pytest.mark.parametrize(("zone", "day"), CHANGES)
+@pytest.mark.parametrize("hour", HOURS)
+@pytest.mark.parametrize("minute", MINUTES)
+def test_on_the_days_the_clocks_change_no_run_is_lost_or_made_twice(minute: str, hour: str, zone: str, day: str) -> None:
+    start = datetime.fromisoformat(day).replace(tzinfo=UTC) - timedelta(hours=12)
+    cron, moment, found = Cron(f"{minute} {hour} * * *", zone), start, list[datetime]()
+    while (following_one := cron.next_after(moment)) is not None and following_one < start + timedelta(hours=48):
+        moment = following_one
+        found.append(moment)
+    assert found == by_counting(minute, hour, zone, start, 48)
