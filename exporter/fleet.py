@@ -59,6 +59,7 @@ class Fleet:
         self.localiser.fleet(inventory)
         self.unplaced: tuple[Unplaced, ...] = ()
         self.wake_at = clock()
+        self._listeners: list[Callable[[Change], None]] = []
         self._inventory = inventory
         self._quiet: dict[str, Sequence[Quiet]] = _quiet(config)
 
@@ -66,6 +67,10 @@ class Fleet:
     def problems(self) -> list[str]:
         """What of the journal could not be used at the start."""
         return self.journal.problems
+
+    def listen(self, listener: Callable[[Change], None]) -> None:
+        """Call `listener` with everything that localisation concludes, in the loop's thread."""
+        self._listeners.append(listener)
 
     @property
     def plans(self) -> list[ProbePlan]:
@@ -89,6 +94,7 @@ class Fleet:
         self.planner.take_in(inventory, self._clock())
         changes = self.localiser.fleet(inventory)
         self.journal.keep(SUSPECT, inventory.ids)
+        self._tell(changes)
         return changes
 
     def world(self, *, busy: Mapping[str, str] | None = None, running: int = 0, paused: str | None = None,
@@ -133,11 +139,17 @@ class Fleet:
         seen = observe(verdict, ids, repair=planned is not None and planned.repair is not None, devices=counted)
         changes = tuple(self.localiser.observe(seen))
         self._keep()
+        self._tell(changes)
         return Concluded(planned, changes)
 
     def save(self, *, everything: bool = False) -> int:
         """Write what the journal owes, a few shards at a time; returns how many. Raises OSError or JournalError; it is tried again."""
         return flush(self.journal, self._store, self._monotonic(), most=10**6 if everything else SHARDS_AT_ONCE, everything=everything)
+
+    def _tell(self, changes: Sequence[Change]) -> None:
+        for change in changes:
+            for listener in self._listeners:
+                listener(change)
 
     def _keep(self) -> None:
         for node in self.localiser.touched():

@@ -18,6 +18,8 @@ PAUSES = (0.0, 30.0, 60.0, 300.0, 900.0, 1800.0)
 """Seconds before a question that could not be answered is asked again."""
 NO_PLACE_SECONDS = 5.0
 """How soon a re-pairing that found no place is tried again."""
+STALLED_SECONDS = 120.0
+"""So long others wait for what a re-pairing that finds no place would tell."""
 LONELY_SECONDS = 1800.0
 """After so long without a partner that could be measured, the pair itself is the finding for now."""
 MOST_SUSPECTS = 0.2
@@ -86,7 +88,7 @@ class CaseBook:
         if asker is not None:
             asker.asked = run_id
         if isinstance(asker, Standing):
-            asker.stuck_at, asker.lonely = None, False
+            asker.stuck_at, asker.stalled, asker.lonely = None, False, False
 
     def unplaced(self, repair: Repair, lasting: bool, now: float) -> None:
         """A re-pairing found no place. With nobody to compare with (`lasting`, or for long) the pair itself is asked once more."""
@@ -97,6 +99,7 @@ class CaseBook:
         if isinstance(asker, Path) or repair.suspect not in self.open:
             return
         asker.stuck_at = asker.stuck_at if asker.stuck_at is not None else now
+        asker.stalled = lasting or now - asker.stuck_at > STALLED_SECONDS
         if lasting or now - asker.stuck_at > LONELY_SECONDS:
             asker.lonely, asker.ask_at = True, now + PAUSES[-1]
             for partner, failure in asker.bad.items():
@@ -128,7 +131,7 @@ class CaseBook:
 
     def _will_tell(self, partner: str) -> bool:
         other = self.of(partner)
-        return partner in self.open and (other.asked is not None or (other.tries == 0 and other.unknowns < 2 and other.stuck_at is None))
+        return partner in self.open and (other.asked is not None or (other.tries == 0 and other.unknowns < 2 and not other.stalled))
 
     def _answered(self, seen: Observation) -> list[Standing | Path]:
         """Take the run off those that asked for it."""

@@ -1,7 +1,8 @@
 """Localisation: from runs that fail to the node, NIC, path, pair or group that is bad, over all probes.
 
 Each probe has suspects of its own (`exporter.judge.suspects`): an engine that is broken on one node says nothing about another engine. What
-is found in a lower layer explains what is found of the same node above it.
+is found in a lower layer explains what is found of the same node above it, and a node that one engine has named is not asked about again
+for the other.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Localiser:
     def of(self, probe: str) -> Suspects:
         """The suspects of one probe."""
         if probe not in self._probes:
-            suspects = Suspects(probe, explained=lambda node: self._explained(probe, node) is not None)
+            suspects = Suspects(probe, explained=lambda node: self._explained(probe, node, beside=True) is not None)
             suspects.fleet(self._attributes, self._comparable)
             self._probes[probe] = suspects
         return self._probes[probe]
@@ -75,7 +76,7 @@ class Localiser:
     def repairs(self, now: float) -> list[Repair]:
         """What should be measured at once: lower layers first, the likeliest culprit first."""
         return [repair for probe in sorted(self._probes, key=_layer) for repair in self._probes[probe].repairs(now)
-                if not any(self._explained(probe, node) for node in (repair.suspect, repair.partner) if node is not None)]
+                if not any(self._explained(probe, node, beside=True) for node in (repair.suspect, repair.partner) if node is not None)]
 
     def started(self, repair: Repair, run_id: str) -> None:
         """The planner found a place for a re-pairing; it runs as `run_id`."""
@@ -88,7 +89,7 @@ class Localiser:
     def good(self, probe: str, node: str) -> bool:
         """Whether a node is known to be good for a probe, as a partner for a suspect has to be."""
         suspects = self._probes.get(probe)
-        return suspects is not None and suspects.good(node) and not self._explained(probe, node)
+        return suspects is not None and suspects.good(node) and not self._explained(probe, node, beside=True)
 
     def findings(self) -> list[Finding]:
         """Everything that is found, lower layers first; what a lower layer explains says so."""
@@ -172,10 +173,12 @@ class Localiser:
                 problems.append(f"the cases of probe {probe} are not usable, they begin anew: {error!r}")
         return problems
 
-    def _explained(self, probe: str, node: str) -> Finding | None:
-        """The finding of a lower layer that explains whatever `probe` sees of a node."""
-        for below, suspects in self._probes.items():
-            if _layer(below) < _layer(probe) and node in suspects.named:
+    def _explained(self, probe: str, node: str, *, beside: bool = False) -> Finding | None:
+        """The finding of a lower layer that explains what `probe` sees of a node; with `beside` also that of another probe of its layer."""
+        own = _layer(probe)[0]
+        for other, suspects in self._probes.items():
+            layer = _layer(other)[0]
+            if other != probe and node in suspects.named and (layer < own or (beside and layer == own)):
                 return suspects.standings[node].finding
         return None
 

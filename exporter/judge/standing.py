@@ -31,9 +31,10 @@ class Standing:
 
     `since` is set while it is a suspect: the start of the first failed run that nothing else explains. `bad` holds its failures since
     then by partner, or those that named it. `asked` is the run that re-pairs it now. `tries` and `unknowns` count re-pairings of this case
-    that ended and that could not measure. `stuck_at` is since when none finds a place, `lonely` that there is nobody to compare with.
-    `oks` are partners it passed with since it was named, `named` how often it was. `bits` is its recent history of `seen` runs, the last
-    one lowest, 1 for failed; `flaps` holds partners of failures that nothing explained in the end.
+    that ended and that could not measure. `stuck_at` is since when none finds a place, `stalled` that this takes too long for others to
+    wait for it, `lonely` that there is nobody to compare with. `oks` are partners it passed with since it was named, `named` how often it
+    was. `bits` is its recent history of `seen` runs, the last one lowest, 1 for failed; `flaps` holds partners of failures that nothing
+    explained in the end.
     """
 
     good_at: float | None = None
@@ -44,6 +45,7 @@ class Standing:
     unknowns: int = 0
     ask_at: float = 0.0
     stuck_at: float | None = None
+    stalled: bool = False
     lonely: bool = False
     finding: Finding | None = None
     oks: list[str] = field(default_factory=list)
@@ -74,7 +76,8 @@ class Standing:
 
     def clear(self) -> None:
         """End the case: no suspicion, nothing asked."""
-        self.since, self.bad, self.asked, self.stuck_at, self.lonely = None, {}, None, None, False
+        self.since, self.bad, self.asked, self.stuck_at = None, {}, None, None
+        self.stalled = self.lonely = False
         self.tries = self.unknowns = 0
         self.ask_at = 0.0
 

@@ -78,7 +78,7 @@ class Suspects(CaseBook):
             if not standing.bad:
                 self._close(node, "its partner left")
             elif grown and standing.lonely:
-                standing.lonely, standing.stuck_at, standing.ask_at = False, None, 0.0
+                standing.lonely, standing.stalled, standing.stuck_at, standing.ask_at = False, False, None, 0.0
         return self._changes
 
     # what a run means

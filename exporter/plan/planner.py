@@ -26,6 +26,8 @@ from exporter.plan.turn import Turn
 from probes.reasons import Outcome, Reason
 
 AUTO_CONCURRENCY = 64
+FEW = 3
+"""Nodes up to which one run at a time is enough."""
 NEVER_LATER_THAN = 60.0
 """The planner wants to be asked at least this often, seconds."""
 SHORTEST_WAIT = 1.0
@@ -191,7 +193,8 @@ class Planner:
         for plan in self.probes_by_name.values():
             runs = len(self.inventory) if plan.ranks == 1 else sum(len(group.ids) // 2 for group in self.groups.values())
             need += runs * plan.cost.wall / max(plan.interval * max(self.settings.spread, 0.1), 1.0)
-        return max(1, min(AUTO_CONCURRENCY, math.ceil(need * 1.25)))
+        least = 2 if len(self.inventory) > FEW else 1  # a re-pairing must not have to wait for the round
+        return max(least, min(AUTO_CONCURRENCY, math.ceil(need * 1.25)))
 
     def moment(self, world: World, plan: ProbePlan) -> Moment:
         """What the gates look at for one probe."""
