@@ -234,8 +234,11 @@ class Control:
         if event.config is None:
             self._log.error("the configuration was refused, the last good one stays in use", error=event.error)
             return
+        late = needs_restart(self._config, event.config)
         self._apply(event.config)
         self._log.info("configuration loaded", jobs=len(self._jobs))
+        if late:
+            self._log.warning("these settings changed and hold only after a restart", settings=late)
 
     def _apply(self, config: Config) -> None:
         """Make `config` the one in use. What runs goes on; what waits and is no longer wanted is forgotten."""
@@ -272,6 +275,14 @@ class Control:
         if self._fleet is not None:
             return {name: node.instance_type for name in run.spec.nodes if (node := self._fleet.node(name)) is not None}
         return {node.name: node.instance_type for node in self._config.inventory.members()}
+
+
+def needs_restart(before: Config, after: Config) -> list[str]:
+    """Dotted paths of the settings that differ and that a running service does not take over."""
+    pairs = {"server": (before.server, after.server), "metrics": (before.metrics, after.metrics),
+             "launch.local": (before.launch.local, after.launch.local), "launch.grace": (before.launch.grace, after.launch.grace),
+             "logging": (before.logging, after.logging), "inventory.mode": (before.inventory.mode, after.inventory.mode)}
+    return [path for path, (old, new) in pairs.items() if old != new]
 
 
 def _rdma(types: Iterable[str | None]) -> bool | None:

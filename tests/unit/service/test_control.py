@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from exporter.config import Config
-from exporter.control import Control, Event, Finished, Loaded, Stop
+from exporter.control import Control, Event, Finished, Loaded, Stop, needs_restart
 from exporter.judge.verdict import Verdict
 from exporter.publish.publisher import Publisher
 from exporter.runs import Run, RunSpec, missing_result
@@ -150,6 +150,15 @@ def test_a_refused_configuration_leaves_the_last_good_one(loop: Loop) -> None:
     assert loop.value("efapulse_config_last_reload_successful") == 0
     loop.tick("nixl/a--b")
     assert len(loop.launcher.started) == 1
+
+
+@pytest.mark.parametrize(("change", "path"), [
+    ({"server": {"listen": ":1"}}, "server"), ({"metrics": {"max_series": 2000}}, "metrics"), ({"launch": {"grace": "1s"}}, "launch.grace"),
+    ({"launch": {"local": {"network_namespaces": True}}}, "launch.local"), ({"logging": {"level": "debug"}}, "logging"),
+])
+def test_settings_that_a_reload_cannot_change_are_named(change: dict[str, Any], path: str) -> None:
+    assert needs_restart(Config(), Config.model_validate(change)) == [path]
+    assert needs_restart(Config(), Config.model_validate({"launch": {"concurrency": 3}})) == []
 
 
 def test_a_run_of_a_target_that_left_meanwhile_brings_its_series_not_back(loop: Loop) -> None:
