@@ -191,9 +191,10 @@ class NixlEngine:
     def _start(self, api: ModuleType, name: str, *, pinned: bool) -> Any:
         try:
             agent = api.nixl_agent(name, api.nixl_agent_config(backends=[]))
-            if self._backend not in agent.get_plugin_list():
-                raise ProbeFailure(Reason.ENGINE_INCOMPATIBLE, f"this NIXL has no backend {self._backend}; it has "
-                                                               f"{', '.join(sorted(agent.get_plugin_list()))}")
+            plugins = agent.get_plugin_list()
+            if self._backend not in plugins:
+                missing = self._missing_library() or f"it is not among {', '.join(sorted(plugins))}"
+                raise ProbeFailure(Reason.ENGINE_INCOMPATIBLE, f"this NIXL has no backend {self._backend}: {missing}")
             agent.create_backend(self._backend, {})
         except self._errors as error:
             raise self._not_started(error, pinned=pinned) from None
@@ -204,12 +205,16 @@ class NixlEngine:
 
     def _not_started(self, error: Exception, *, pinned: bool) -> ProbeFailure:
         """A plugin that the linker refuses is an incompatible build; one that starts and finds no device is a missing transport."""
-        for plugin in sorted(self._directory.glob(f".nixl*.libs/plugins/libplugin_{self._backend}.so")):
-            missing = loading.missing_library(plugin)
-            if missing is not None:
-                return ProbeFailure(Reason.ENGINE_INCOMPATIBLE, f"NIXL's backend {self._backend} does not load: {missing}")
+        missing = self._missing_library()
+        if missing is not None:
+            return ProbeFailure(Reason.ENGINE_INCOMPATIBLE, f"NIXL's backend {self._backend} does not load: {missing}")
         reason = Reason.TRANSPORT_UNAVAILABLE if pinned else Reason.ENGINE_ERROR
         return ProbeFailure(reason, f"NIXL's backend {self._backend} does not start: {self._say(error)}")
+
+    def _missing_library(self) -> str | None:
+        """What the linker says about the backend's plugin: NIXL itself says at most that there is none."""
+        plugins = sorted(self._directory.glob(f".nixl*.libs/plugins/libplugin_{self._backend}.so"))
+        return next(filter(None, map(loading.missing_library, plugins)), None)
 
     def _prepare(self, step: Step, thread: int) -> Transfer:
         if self._region is None:

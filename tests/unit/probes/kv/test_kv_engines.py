@@ -212,7 +212,7 @@ class TestNixl:
     """NIXL speaks in states and exceptions, and picks a backend of its own where it may."""
 
     def test_a_plugin_that_is_not_there(self) -> None:
-        with pytest.raises(ProbeFailure, match="no backend LIBFABRIC; it has POSIX, UCX") as failed:
+        with pytest.raises(ProbeFailure, match="no backend LIBFABRIC: it is not among POSIX, UCX") as failed:
             nixl(Agent(), backend="LIBFABRIC")
         assert failed.value.reason is Reason.ENGINE_INCOMPATIBLE
 
