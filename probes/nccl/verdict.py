@@ -35,6 +35,7 @@ def settle(run: ParsedRun, expect: Expectations | None = None) -> ParsedRun:
     expect = expect or Expectations()
     for table in run.tables:
         _drop_misfits(table)
+        _name_unreal(table)
         if table.finished and len(table.rows) < len(table.expected_sizes):
             table.problems.append(f"{len(table.rows)} rows of {len(table.expected_sizes)} announced sizes")
     findings = [*_content(run), *_completeness(run), *_shape(run, expect)]
@@ -122,6 +123,15 @@ def _drop_misfits(table: Table) -> None:
         if any(halves[placement] is not row.half(placement) for placement in PLACEMENTS):
             table.problems.append(f"a row could not be read: size {row.size}: busbw is not {factor:.3f} x algbw")
             table.rows[index] = replace(row, out_of_place=halves["out_of_place"], in_place=halves["in_place"])
+
+
+def _name_unreal(table: Table) -> None:
+    """A figure that is no number (nan, inf, a time of 0) in a run that ended is a fault, not a gap."""
+    for row in table.rows:
+        for placement in PLACEMENTS:
+            half = row.half(placement)
+            if half is not None and row.size > 0 and not half.finite:
+                table.problems.append(f"size {row.size}: {placement} has figures that are no numbers")
 
 
 def _fitting(half: Half | None, factor: float) -> Half | None:

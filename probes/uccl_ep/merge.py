@@ -1,4 +1,8 @@
-"""From every rank's figures to the run's: the slowest rank counts, the fastest shows the spread."""
+"""From every rank's figures to the run's: the slowest rank counts, the fastest shows the spread.
+
+The size of a measurement is the batch of one rank, tokens x hidden x 2 bytes: the same in every run of a shape, whatever the routing. The
+bandwidth is upstream's: over the payload of a rank, which counts a token once for each expert (low latency) or rank it goes to.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,7 @@ class RankFigures:
         return self.bytes / self.mean
 
 
-def measurements(figures: Sequence[RankFigures]) -> list[Measurement]:
+def measurements(figures: Sequence[RankFigures], batch: int) -> list[Measurement]:
     """Two per operation: the slowest rank's bandwidth, and as variant `fastest_rank` the fastest's. Latency is over the slowest rank of
     each operation where all ranks timed them singly, else only the mean of the slowest."""
     found = []
@@ -35,8 +39,8 @@ def measurements(figures: Sequence[RankFigures]) -> list[Measurement]:
         group = [figure for figure in figures if figure.operation == operation]
         slowest, fastest = min(group, key=lambda figure: figure.rate), max(group, key=lambda figure: figure.rate)
         checks = [figure.wrong for figure in group if figure.wrong is not None]
-        found.append(_one(slowest, None, _latency(group), sum(checks) if checks else None))
-        found.append(_one(fastest, "fastest_rank", {"mean": fastest.mean}, None))
+        found.append(_one(slowest, batch, None, _latency(group), sum(checks) if checks else None))
+        found.append(_one(fastest, batch, "fastest_rank", {"mean": fastest.mean}, None))
     return found
 
 
@@ -49,7 +53,7 @@ def of_bench(run: EpRun) -> list[RankFigures]:
     return figures
 
 
-def of_tuning(run: EpRun) -> list[Measurement]:
+def of_tuning(run: EpRun, batch: int) -> list[Measurement]:
     """What a throughput bench said: its default configuration, and as variant `best_config` its best. BF16 where it measured both."""
     found = []
     for operation in ("dispatch", "combine"):
@@ -58,7 +62,7 @@ def of_tuning(run: EpRun) -> list[Measurement]:
             lines = [line for line in lines if line.dtype != "FP8"] or lines
             rate, seconds = next(((line.rdma_rate or line.nvl_rate, line.seconds) for line in lines if line.seconds), (None, None))
             if rate and seconds:
-                found.append(_one(RankFigures(0, operation, round(rate * seconds), seconds), variant, {"mean": seconds}, None))
+                found.append(_one(RankFigures(0, operation, round(rate * seconds), seconds), batch, variant, {"mean": seconds}, None))
     return found
 
 
@@ -69,9 +73,9 @@ def _latency(group: list[RankFigures]) -> dict[str, float]:
     return statistics([max(times) for times in zip(*(figure.times for figure in group), strict=True)])
 
 
-def _one(figure: RankFigures, variant: str | None, latency: dict[str, float], wrong: int | None) -> Measurement:
+def _one(figure: RankFigures, batch: int, variant: str | None, latency: dict[str, float], wrong: int | None) -> Measurement:
     return Measurement(
-        operation=figure.operation, memory="gpu", kind="goodput", bytes=[figure.bytes], bandwidth=[float(f"{figure.rate:.6g}")],
+        operation=figure.operation, memory="gpu", kind="goodput", bytes=[batch], bandwidth=[float(f"{figure.rate:.6g}")],
         latency={name: [float(f"{value:.6g}")] for name, value in latency.items()}, variant=variant,
         iterations=[len(figure.times)] if figure.times else [], wrong=None if wrong is None else [wrong],
     )

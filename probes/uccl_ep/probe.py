@@ -39,6 +39,7 @@ THROUGHPUT_TOKENS, LATENCY_TOKENS = 4096, 128
 THROUGHPUT_EXPERTS, LATENCY_EXPERTS = 256, 288
 # One thread of the layout kernel per expert of a rank (ep/src/intranode.cu, kNumThreads).
 MAX_LOCAL_EXPERTS = 128
+BF16_BYTES = 2
 
 
 class UcclEpProbe:
@@ -177,7 +178,8 @@ class _Run:
         reason, message = Reason.OK, ""
         if wrong:
             reason, message = Reason.WRONG_CONTENT, f"wrong elements on rank {', '.join(map(str, wrong))}"
-        return self._report(place, reason, message, measurements(figures), moved, (kernel, tokens, experts), card.get("versions") or {})
+        rows = measurements(figures, tokens * params.hidden * BF16_BYTES)
+        return self._report(place, reason, message, rows, moved, (kernel, tokens, experts), card.get("versions") or {})
 
     def _bench(self, met: Rendezvous, place: Place) -> Report:
         params, env = self._params, self._ctx.env
@@ -208,7 +210,8 @@ class _Run:
         figures = self._exchange(met, of_bench(parsed))
         reasons = [(Reason(card["reason"]), str(card["message"])) for card in met.exchange({"reason": reason.value, "message": message})]
         reason, message = min(reasons, key=lambda pair: SEVERITY.index(outcome_of(pair[0])))
-        rows = measurements(figures) if figures else of_tuning(parsed)
+        batch = tokens * params.hidden * BF16_BYTES
+        rows = measurements(figures, batch) if figures else of_tuning(parsed, batch)
         return self._report(place, reason, message, rows, None, (params.mode, tokens, experts), {})
 
     def _amounts(self, throughput: bool, ranks: int) -> tuple[int, int]:
