@@ -85,7 +85,7 @@ def test_no_rank_0_is_a_missing_rank() -> None:
 
 
 def test_a_name_that_does_not_resolve_ends_in_time() -> None:
-    with pytest.raises(RendezvousError, match="no-such-host.invalid") as caught:
+    with pytest.raises(RendezvousError, match=r"no-such-host\.invalid") as caught:
         rendezvous.join(endpoint="no-such-host.invalid:1", rank=1, world_size=2, run_id="r", token=TOKEN, address=None,
                         deadline=time.monotonic() + 0.5)
     assert caught.value.reason is Reason.RENDEZVOUS_FAILED
@@ -102,9 +102,8 @@ def test_rank_1_may_come_long_before_rank_0() -> None:
 
 
 def test_a_port_in_use_is_said() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        with pytest.raises(RendezvousError, match="the port is in use") as caught:
-            join(taken.getsockname()[1], 0)
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(RendezvousError, match="the port is in use") as caught:
+        join(taken.getsockname()[1], 0)
     assert caught.value.reason is Reason.PORT_IN_USE
 
 
@@ -211,7 +210,7 @@ def test_a_silent_rank_ends_by_the_deadline() -> None:
             return 0.0
         met.extend(time.monotonic() + 0.4)
         start = time.monotonic()
-        with pytest.raises(RendezvousError, match="rank 1 .*in time"):
+        with pytest.raises(RendezvousError, match=r"rank 1 .*in time"):
             met.exchange(1)
         return time.monotonic() - start
 
