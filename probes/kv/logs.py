@@ -15,6 +15,8 @@ _MOONCAKE_TCP = re.compile(r"Installing TCP transport|Using TCP transport|TcpTra
 _NIXL_RAILS = re.compile(r"Created (\d+) rails using provider=(\S+)")
 _UCX_LANES = re.compile(r"(?:inter|intra)-node cfg#\d+\s+(.*)$")
 _UCX_LANE = re.compile(r"\b((?:rma|am)(?:_\w+)?)\(([^)]*)\)")
+_NOISE = re.compile(r"No RDMA devices found|Local segment descriptor not found|malloc/free for protocol")
+"""Complaints that Mooncake makes at every start, good ones included."""
 _NO_RDMA = {"sysv", "posix", "cma", "knem", "xpmem", "self", "cuda_ipc", "tcp"}
 
 
@@ -41,11 +43,11 @@ def read_tail(log: Path) -> str:
 
 
 def complaints(text: str) -> list[str]:
-    """The last warnings and errors of a log, without their stamps: two of UCX, which tell the cause, and one of the engine itself."""
+    """The last warnings and errors of a log, without their stamps: two of UCX, which tell the cause, and one of the engine; else three."""
     lines = text.splitlines()
     below = [match[1].strip() for match in map(_UCX_LOG.match, lines) if match]
-    own = [match[1] for match in map(_GLOG.match, lines) if match]
-    return [line[:300] for line in (*below[-2:], *own[-1:])]
+    own = [match[1] for match in map(_GLOG.match, lines) if match and not _NOISE.search(match[1])]
+    return [line[:300] for line in (*below[-2:], *own[-1 if below else -3 :])]
 
 
 def words_of(log: Path) -> str:

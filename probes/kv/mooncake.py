@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
-import os
 import resource
 import threading
 import time
@@ -51,11 +50,12 @@ class MooncakeProbe:
             raise ProbeFailure(Reason.BAD_SPEC, f"protocol: EFA mode accepts only efa, not {protocol}")
         findings: list[Finding] = []
 
-        def load() -> Callable[[], MooncakeEngine]:
+        def load(address: str) -> Callable[[], MooncakeEngine]:
             # The engine's own limit on one transfer must end before ours, or a dead path shows as a hang instead of a failed transfer.
             timeout = min(LONGEST_TIMEOUT, max(SHORTEST_TIMEOUT, ctx.remaining() / 2))
             chosen = {"MC_TRANSFER_TIMEOUT": f"{timeout:.0f}"} | ({"FI_PROVIDER": "efa"} if efa else {})
-            findings.extend(loading.steer(chosen, {"MC_LOG_LEVEL": "INFO"}, STEERING, params.env, pinned=efa))
+            defaults = {"MC_LOG_LEVEL": "INFO"} | ({"MC_USE_IPV6": "1"} if _is_v6(address) else {})
+            findings.extend(loading.steer(chosen, defaults, STEERING, params.env, pinned=efa))
             module = loading.load_engine("mooncake.engine", INSTALL)
             return lambda: MooncakeEngine(module, protocol, params.device, ctx.log_path, gpu=params.memory == "gpu")
 
@@ -87,10 +87,7 @@ class MooncakeEngine:
 
     def open(self, region: Region, address: str) -> dict[str, Any]:
         """Initialise and register. The peer needs the segment's name and the region's address."""
-        host = address
-        if _is_v6(address):
-            host = f"[{address}]"
-            os.environ.setdefault("MC_USE_IPV6", "1")
+        host = f"[{address}]" if _is_v6(address) else address
         code = self._engine.initialize(host, METADATA, self._protocol, self._device)
         if code != 0:
             reason = Reason.TRANSPORT_UNAVAILABLE if self._protocol == "efa" else Reason.ENGINE_ERROR
@@ -219,8 +216,8 @@ class MooncakeEngine:
         return loading.mentions(getattr(self._module, "__file__", None), trace) is not False
 
 
-def _is_v6(address: str | None) -> bool:
+def _is_v6(address: str) -> bool:
     try:
-        return ipaddress.ip_address(address or "").version == 6
+        return ipaddress.ip_address(address).version == 6
     except ValueError:
         return False

@@ -54,7 +54,7 @@ class NixlProbe:
         pins = choose(params, efa=efa, device=loading.efa_here())
         findings: list[Finding] = []
 
-        def load() -> Callable[[], NixlEngine]:
+        def load(_address: str) -> Callable[[], NixlEngine]:
             findings.extend(loading.steer(pins.variables, LOG_LEVELS, STEERING, params.env, pinned=efa))
             module = loading.load_engine("nixl._api", INSTALL)
             name = f"efa-pulse-{ctx.env.run_id}-{ctx.env.rank}"

@@ -43,12 +43,13 @@ def machine_id() -> str | None:
 class PairRun:
     """One run of a KV probe on one rank.
 
-    `load` sets the engine's variables, imports it and returns what makes an Engine, called once the memory is there; both may raise
-    ProbeFailure. `versions` is asked at the end, when all libraries are loaded. `findings` and `shape` may grow until then.
+    `load` gets this rank's address, sets the engine's variables, imports it and returns what makes an Engine, called once the memory is
+    there; both may raise ProbeFailure. `versions` is asked at the end, when all libraries are loaded; `findings` and `shape` may grow
+    until then.
     """
 
-    def __init__(self, ctx: Context, params: KvParams, load: Callable[[], Callable[[], Engine]], versions: Callable[[], dict[str, str]],
-                 findings: list[Finding], shape: dict[str, int | float | str]) -> None:
+    def __init__(self, ctx: Context, params: KvParams, load: Callable[[str], Callable[[], Engine]],
+                 versions: Callable[[], dict[str, str]], findings: list[Finding], shape: dict[str, int | float | str]) -> None:
         self._ctx = ctx
         self._params = params
         self._load = load
@@ -78,7 +79,7 @@ class PairRun:
         rendezvous = ctx.meet()
         ctx.phase(Phase.SETUP)
         ctx.note("loading the engine")
-        start = self._load()
+        start = self._load(rendezvous.addresses[rendezvous.rank])
         self._region = region_of(params, rendezvous.rank)
         self._engine = start()
         _kept.append(self._engine)

@@ -83,6 +83,10 @@ def test_a_complaint_tells_the_cause_and_what_the_engine_made_of_it() -> None:
     ]
 
 
+def test_what_mooncake_complains_of_at_every_start_is_no_complaint() -> None:
+    assert logs.complaints(MOONCAKE_TCP) == []
+
+
 def test_a_log_that_cannot_be_read_says_nothing(tmp_path: Path) -> None:
     assert logs.read_tail(tmp_path / "none") == ""
     assert logs.words_of(tmp_path / "none") == ""
