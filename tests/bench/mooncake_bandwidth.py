@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from bench.kv_pair import ROUNDS, probe_result, rate_of, row
+
 from probes.units import show_size
-from tests.bench.kv_pair import ROUNDS, probe_result, rate_of, row
 
 NAME = "mooncake_bandwidth"
 PEER = "transfer_engine_bench"

@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from bench.kv_pair import ROUNDS, probe_result, rate_of, row
+
 from probes.units import show_size
-from tests.bench.kv_pair import ROUNDS, probe_result, rate_of, row
 
 NAME = "nixl_bandwidth"
 PEER = "plain NIXL loop"
