@@ -47,7 +47,7 @@ class Cardinality(str, Enum):
     PER_TARGET = "per target"
 
 
-_OWNER_LABEL = {Cardinality.FIXED: None, Cardinality.PER_NODE: "node", Cardinality.PER_PAIR: "node", Cardinality.PER_TARGET: "target"}
+_OWNER_LABEL = {Cardinality.FIXED: "probe", Cardinality.PER_NODE: "node", Cardinality.PER_PAIR: "node", Cardinality.PER_TARGET: "target"}
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,9 @@ class Family:
 
     @property
     def owner_label(self) -> str | None:
-        """The label whose value owns a piece of this family (a node, a target), or None when the family is one piece."""
-        return _OWNER_LABEL[self.cardinality]
+        """The label whose value owns a piece of this family (a node, a target, a probe), or None when the family is one piece."""
+        label = _OWNER_LABEL[self.cardinality]
+        return label if self.cardinality is not Cardinality.FIXED or label in self.labels else None
 
     @property
     def state_label(self) -> str:

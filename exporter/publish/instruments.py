@@ -62,9 +62,10 @@ class Counters:
 
 
 class _Cells:
-    __slots__ = ("counts", "exemplars", "piece", "total")
+    __slots__ = ("counts", "exemplars", "lines", "piece", "total")
 
-    def __init__(self, family: Family) -> None:
+    def __init__(self, family: Family, values: Labels) -> None:
+        self.lines = render.histogram_lines(family, values)
         self.counts = [0] * (len(family.buckets) + 1)
         self.total = 0.0
         self.exemplars: list[Exemplar | None] = [None] * len(self.counts) if family.exemplars else []
@@ -120,7 +121,7 @@ class Histograms:
         mine = self._owners.setdefault(owner, {})
         cells = mine.get(values)
         if cells is None:
-            cells = mine[values] = _Cells(self.family)
+            cells = mine[values] = _Cells(self.family, values)
             self._dirty.add(owner)
         return cells
 
@@ -129,15 +130,15 @@ class Histograms:
         if not mine:
             return None
         pieces = []
-        for values, cells in sorted(mine.items()):
+        for _, cells in sorted(mine.items()):
             if cells.piece is None:
-                cells.piece = render.histogram(self.family, values, cells.counts, cells.total, cells.exemplars)
+                cells.piece = render.histogram(cells.lines, cells.counts, cells.total, cells.exemplars)
             pieces.append(cells.piece)
         return render.together(pieces)
 
 
 def owner_of(family: Family, values: Sequence[str]) -> str:
-    """The owner of a label set: a node, a target, or "" for a family that is one piece. Raises ValueError for a wrong number of values."""
+    """The owner of a label set: a node, a target, a probe, or "" where there is none. Raises ValueError for a wrong number of values."""
     if len(values) != len(family.labels):
         raise ValueError(f"{family.name} has the labels {', '.join(family.labels) or '(none)'}, got {len(values)} values")
     label = family.owner_label

@@ -6,6 +6,7 @@ Labels are written in alphabetical order and numbers as prometheus_client writes
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from prometheus_client.utils import floatToGoString
@@ -43,6 +44,8 @@ def escape(value: str) -> str:
 
 def number(value: float) -> str:
     """A sample value, `+Inf`, `-Inf` and `NaN` included."""
+    if type(value) is int and -1_000_000 < value < 1_000_000:
+        return f"{value}.0"
     return str(floatToGoString(value))  # type: ignore[no-untyped-call]
 
 
@@ -67,24 +70,25 @@ def gauges(family: Family, samples: Iterable[tuple[Sequence[str], float]]) -> Pi
     return Piece("".join(lines).encode(), None, len(lines))
 
 
-def histogram(family: Family, values: Sequence[str], counts: Sequence[int], total: float, exemplars: Sequence[Exemplar | None]) -> Piece:
-    """One histogram. `counts` are per bucket, not cumulative, with one more for +Inf; `exemplars` are per bucket too, or empty."""
-    pairs = list(zip(family.labels, values, strict=True))
-    before = "".join(f'{name}="{escape(value)}",' for name, value in sorted(pairs) if name < "le")
-    after = "".join(f',{name}="{escape(value)}"' for name, value in sorted(pairs) if name > "le")
+def histogram_lines(family: Family, values: Sequence[str]) -> tuple[str, ...]:
+    """What does not change of a histogram: its lines up to their values, one per bucket, then count and sum."""
+    pairs = sorted(zip(family.labels, values, strict=True))
+    before = "".join(f'{name}="{escape(value)}",' for name, value in pairs if name < "le")
+    after = "".join(f',{name}="{escape(value)}"' for name, value in pairs if name > "le")
     labels = _labels(family, values)
-    plain: list[str] = []
-    marked: list[str] = []
-    seen = 0
-    for i, bound in enumerate((*family.buckets, float("inf"))):
-        seen += counts[i]
-        line = f'{family.name}_bucket{{{before}le="{number(bound)}"{after}}} {number(seen)}'
-        plain.append(line + "\n")
-        marked.append(line + _exemplar(exemplars[i] if exemplars else None) + "\n")
-    tail = f"{family.name}_count{labels} {number(seen)}\n{family.name}_sum{labels} {number(total)}\n"
-    text = ("".join(plain) + tail).encode()
-    openmetrics = ("".join(marked) + tail).encode() if any(exemplars) else None
-    return Piece(text, openmetrics, len(plain) + 2)
+    buckets = (f'{family.name}_bucket{{{before}le="{number(bound)}"{after}}} ' for bound in (*family.buckets, float("inf")))
+    return (*buckets, f"{family.name}_count{labels} ", f"{family.name}_sum{labels} ")
+
+
+def histogram(lines: tuple[str, ...], counts: Sequence[int], total: float, exemplars: Sequence[Exemplar | None]) -> Piece:
+    """One histogram of these `histogram_lines`. `counts` are per bucket, not cumulative, +Inf the last; `exemplars` per bucket, or none."""
+    plain = [line + number(seen) for line, seen in zip(lines, accumulate(counts), strict=False)]
+    tail = f"\n{lines[-2]}{number(sum(counts))}\n{lines[-1]}{number(total)}\n"
+    openmetrics = None
+    if any(exemplars):
+        marked = [line + _exemplar(exemplar) for line, exemplar in zip(plain, exemplars, strict=True)]
+        openmetrics = ("\n".join(marked) + tail).encode()
+    return Piece(("\n".join(plain) + tail).encode(), openmetrics, len(lines))
 
 
 def together(pieces: Sequence[Piece]) -> Piece:

@@ -85,7 +85,7 @@ def test_histograms_are_the_same_bytes_exemplars_included(labels: tuple[str, str
         metric.add_sample(f"{HISTOGRAM.name}_bucket", {**base, "le": bound}, float(seen), exemplar=exemplar)
     metric.add_sample(f"{HISTOGRAM.name}_count", base, float(seen))
     metric.add_sample(f"{HISTOGRAM.name}_sum", base, total)
-    assert ours(HISTOGRAM, render.histogram(HISTOGRAM, labels, counts, total, exemplars)) == theirs(metric)
+    assert ours(HISTOGRAM, render.histogram(render.histogram_lines(HISTOGRAM, labels), counts, total, exemplars)) == theirs(metric)
 
 
 @given(st.dictionaries(st.tuples(LABEL_VALUES, LABEL_VALUES), VALUES, min_size=1, max_size=4))
@@ -119,26 +119,27 @@ def test_the_wrong_number_of_label_values_is_an_error() -> None:
 
 
 def test_exemplars_are_only_in_openmetrics() -> None:
-    piece = render.histogram(HISTOGRAM, ("t", "kernel", "r"), [0, 1, 0, 0, 0, 0], 0.1, [None, Exemplar("run-1", 0.1, 5.0), *[None] * 4])
+    lines = render.histogram_lines(HISTOGRAM, ("t", "kernel", "r"))
+    piece = render.histogram(lines, [0, 1, 0, 0, 0, 0], 0.1, [None, Exemplar("run-1", 0.1, 5.0), *[None] * 4])
     assert b"run-1" not in piece.text
     assert piece.openmetrics is not None
     assert piece.openmetrics.count(b'# {run_id="run-1"} 0.1 5.000\n') == 1
 
 
 def test_without_an_observation_both_formats_share_one_text() -> None:
-    assert render.histogram(HISTOGRAM, ("t", "kernel", "r"), [0] * 6, 0.0, [None] * 6).openmetrics is None
+    assert render.histogram(render.histogram_lines(HISTOGRAM, ("t", "kernel", "r")), [0] * 6, 0.0, [None] * 6).openmetrics is None
 
 
 def test_an_exemplar_longer_than_openmetrics_allows_is_left_out() -> None:
-    long = render.histogram(HISTOGRAM, ("t", "k", "r"), [1] * 6, 0.1, [Exemplar("x" * 123, 0.1, 5.0), *[None] * 5])
-    fits = render.histogram(HISTOGRAM, ("t", "k", "r"), [1] * 6, 0.1, [Exemplar("x" * 122, 0.1, 5.0), *[None] * 5])
+    long = render.histogram(render.histogram_lines(HISTOGRAM, ("t", "k", "r")), [1] * 6, 0.1, [Exemplar("x" * 123, 0.1, 5.0), *[None] * 5])
+    fits = render.histogram(render.histogram_lines(HISTOGRAM, ("t", "k", "r")), [1] * 6, 0.1, [Exemplar("x" * 122, 0.1, 5.0), *[None] * 5])
     assert b"xxx" not in (long.openmetrics or b"")
     assert b"x" * 122 in (fits.openmetrics or b"")
 
 
 def test_series_are_counted() -> None:
     assert render.gauges(GAUGE, [(("a", "b"), 1), (("a", "c"), 1)]).series == 2
-    assert render.histogram(HISTOGRAM, ("t", "k", "r"), [0] * 6, 0.0, []).series == 8
+    assert render.histogram(render.histogram_lines(HISTOGRAM, ("t", "k", "r")), [0] * 6, 0.0, []).series == 8
     assert render.together([render.gauges(COUNTER, [(("a",), 1)]), render.gauges(COUNTER, [(("b",), 1)])]).series == 2
 
 

@@ -142,7 +142,7 @@ def test_a_family_without_series_has_no_header() -> None:
 def test_formats_share_a_segment_unless_there_is_an_exemplar() -> None:
     store = Store((A, HISTOGRAM))
     store.put(A, "n", piece(A, "n", 1))
-    store.put(HISTOGRAM, "t", render.histogram(HISTOGRAM, ("t",), [1, 0], 0.5, [Exemplar("run-1", 0.5, 1.0), None]))
+    store.put(HISTOGRAM, "t", render.histogram(render.histogram_lines(HISTOGRAM, ("t",)), [1, 0], 0.5, [Exemplar("run-1", 0.5, 1.0), None]))
     snapshot = store.commit()
     assert [one is other for one, other in zip(snapshot.classic.segments, snapshot.openmetrics.segments, strict=True)] == [
         False, True, False, False]
