@@ -167,8 +167,8 @@ def _half(body: Any, per_iteration: Any) -> Half | None:
 def _foot(table: Table, document: dict[str, Any]) -> None:
     bounds = document.get("out_of_bounds")
     if isinstance(bounds, dict):
-        count = _integer(bounds.get("count"))
-        failed = bounds.get("okay") not in {"true", True}
+        count, okay = _integer(bounds.get("count")), bounds.get("okay")
+        failed = okay != "true" and okay is not True
         table.out_of_bounds = max(count or 0, 1) if failed else count
     average = document.get("average_bus_bandwidth", document.get("average_bus_bandwidith"))
     if isinstance(average, dict):

@@ -182,6 +182,9 @@ class _Stream:
 
     def _banner(self, match: re.Match[str]) -> None:
         self.end()
+        if len(self._run.tables) >= MAX_TABLES:
+            self._run.problems = [f"more than {MAX_TABLES} tables"]
+            return
         table = self._open()
         self._layout = cells.UNKNOWN
         threads, gpus, low, high, step = (int(value[:20]) for value in match.group(1, 2, 3, 4, 5))
