@@ -6,7 +6,7 @@ import ctypes
 import importlib
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -18,18 +18,18 @@ from probes.worker import ProbeFailure
 _MAPS = Path("/proc/self/maps")
 
 
-def load_engine(module: str, install: str) -> ModuleType:
-    """Import an engine. Raises ProbeFailure: `engine_missing` when it is not installed (`install` says how), `engine_incompatible` when it
-    is there and does not load, with the missing library or module named."""
-    package = module.partition(".")[0]
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name == package:
-            raise ProbeFailure(Reason.ENGINE_MISSING, f"{package} is not installed here: {install}") from None
-        raise ProbeFailure(Reason.ENGINE_INCOMPATIBLE, f"{module} does not load: {error}") from None
-    except (ImportError, OSError) as error:
-        raise ProbeFailure(Reason.ENGINE_INCOMPATIBLE, f"{module} does not load: {error}") from None
+def load_engine(modules: Sequence[str], install: str) -> ModuleType:
+    """Import the first of `modules` whose package is installed. Raises ProbeFailure: `engine_missing` when none is (`install` says how to
+    get it), `engine_incompatible` when it is there and does not load, with the missing library or module named."""
+    for module in modules:
+        try:
+            return importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name != module.partition(".")[0]:
+                raise ProbeFailure(Reason.ENGINE_INCOMPATIBLE, f"{module} does not load: {error}") from None
+        except (ImportError, OSError) as error:
+            raise ProbeFailure(Reason.ENGINE_INCOMPATIBLE, f"{module} does not load: {error}") from None
+    raise ProbeFailure(Reason.ENGINE_MISSING, f"{modules[0].partition('.')[0]} is not installed here: {install}")
 
 
 def distribution_versions(name: str, candidates: Iterable[str]) -> dict[str, str]:

@@ -56,7 +56,7 @@ class MooncakeProbe:
             chosen = {"MC_TRANSFER_TIMEOUT": f"{timeout:.0f}"} | ({"FI_PROVIDER": "efa"} if efa else {})
             defaults = {"MC_LOG_LEVEL": "INFO"} | ({"MC_USE_IPV6": "1"} if _is_v6(address) else {})
             findings.extend(loading.steer(chosen, defaults, STEERING, params.env, pinned=efa))
-            module = loading.load_engine("mooncake.engine", INSTALL)
+            module = loading.load_engine(["mooncake.engine"], INSTALL)
             return lambda: MooncakeEngine(module, protocol, params.device, ctx.log_path, gpu=params.memory == "gpu")
 
         return PairRun(ctx, params, load, versions, findings, {"engine": "mooncake", "protocol": protocol}).run()

@@ -29,6 +29,8 @@ from probes.result import Evidence, Finding
 from probes.worker import Context, ProbeFailure, Report
 
 INSTALL = "install nixl with nixl-cu12 or nixl-cu13, or run the probe in an image that has it"
+MODULES = ("nixl._api", "nixl_cu13._api", "nixl_cu12._api")
+"""`nixl` is a meta package that picks the build for the CUDA it finds; an image may have a build without it."""
 DISTRIBUTIONS = ("nixl", "nixl-cu13", "nixl-cu12")
 STEERING = ("FI_PROVIDER", "UCX_TLS")
 LOG_LEVELS = {"NIXL_LOG_LEVEL": "INFO", "UCX_LOG_LEVEL": "info"}
@@ -56,7 +58,7 @@ class NixlProbe:
 
         def load(_address: str) -> Callable[[], NixlEngine]:
             findings.extend(loading.steer(pins.variables, LOG_LEVELS, STEERING, params.env, pinned=efa))
-            module = loading.load_engine("nixl._api", INSTALL)
+            module = loading.load_engine(MODULES, INSTALL)
             name = f"efa-pulse-{ctx.env.run_id}-{ctx.env.rank}"
             timeout = min(LONGEST_TIMEOUT, max(SHORTEST_TIMEOUT, ctx.remaining() / 2))
             return lambda: NixlEngine(module, name, pins.backend, "VRAM" if params.memory == "gpu" else "DRAM", ctx.log_path,
@@ -74,11 +76,11 @@ def choose(params: NixlParams, *, efa: bool, device: bool) -> Pins:
     """Backend and variables for the mode. Raises ProbeFailure (`bad_spec`) for what would leave EFA in EFA mode.
 
     Without EFA mode and EFA device the default is UCX over TCP: UCX's own choice on one machine is shared memory, which no witness sees.
+    `cuda_copy` moves nothing between ranks; where there is a GPU, NIXL refuses a UCX_TLS without it even for host memory.
     """
     backend = params.backend or ("LIBFABRIC" if efa or device else "UCX")
-    cuda = ",cuda_copy" if params.memory == "gpu" else ""
     if backend == "UCX":
-        tls = params.tls or (None if efa else params.env.get("UCX_TLS")) or (f"srd,self{cuda}" if efa else f"tcp,self{cuda}")
+        tls = params.tls or (None if efa else params.env.get("UCX_TLS")) or ("srd,self,cuda_copy" if efa else "tcp,self,cuda_copy")
         if efa and (tls.startswith("^") or {"tcp", "all"} & {name.partition(":")[0] for name in tls.split(",")}):
             raise ProbeFailure(Reason.BAD_SPEC, f"tls: {tls} may choose TCP, which EFA mode does not accept")
         return Pins(backend, {"UCX_TLS": tls})

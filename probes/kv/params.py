@@ -125,6 +125,6 @@ class NixlParams(KvParams):
     backend: Literal["LIBFABRIC", "UCX"] | None = None
     """NIXL backend; default: LIBFABRIC in EFA mode or where an EFA device is present, else UCX."""
     tls: str | None = Field(default=None, pattern=r"^[a-z0-9_,^:]+$", max_length=200)
-    """UCX_TLS; default: `srd,self` in EFA mode, else `tcp,self` (`cuda_copy` added for GPU memory). EFA mode accepts no `tcp`."""
+    """UCX_TLS; default: `srd,self,cuda_copy` in EFA mode, else `tcp,self,cuda_copy`. EFA mode accepts no `tcp`."""
     provider: str | None = Field(default=None, pattern=r"^[a-z0-9_;,^]+$", max_length=200)
     """FI_PROVIDER; default: `efa` in EFA mode, else libfabric's own choice. EFA mode accepts only `efa`."""

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("no_process_left")
 
 KIB, MIB = 1 << 10, 1 << 20
 ENGINES = ("mooncake", "nixl")
-SMALL: dict[str, Any] = {"sizes": ["64KiB", "1MiB"], "iterations": 20, "batch": 4, "seconds": 2}
+SMALL: dict[str, Any] = {"sizes": ["64KiB", "1MiB"], "iterations": 20, "batch": 4, "seconds": 20}
 LONG: dict[str, Any] = {"sizes": ["64KiB"], "operations": ["write"], "iterations": 1_000_000, "volume": "1TiB", "seconds": 60}
 
 
@@ -184,7 +184,7 @@ class TestFailures:
     @pytest.mark.parametrize(("probe", "spec", "reason", "says"), [
         ("mooncake", {}, Reason.TRANSPORT_UNAVAILABLE, "built without EFA"),
         ("nixl", {}, Reason.ENGINE_INCOMPATIBLE, "LIBFABRIC does not load: lib"),
-        ("nixl", {"backend": "UCX"}, Reason.TRANSPORT_UNAVAILABLE, "transport 'srd' is not available"),
+        ("nixl", {"backend": "UCX"}, Reason.TRANSPORT_UNAVAILABLE, "'srd'"),
         ("mooncake", {"protocol": "tcp"}, Reason.BAD_SPEC, "EFA mode accepts only efa"),
         ("nixl", {"provider": "tcp"}, Reason.BAD_SPEC, "EFA mode accepts only efa"),
         ("mooncake", {"env": {"MC_FORCE_TCP": "1"}}, Reason.BAD_SPEC, "MC_FORCE_TCP chooses the transport"),

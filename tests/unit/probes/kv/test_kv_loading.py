@@ -27,7 +27,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def load(module: str) -> ProbeFailure:
     with pytest.raises(ProbeFailure) as failed:
-        loading.load_engine(module, "pip install it")
+        loading.load_engine([module], "pip install it")
     return failed.value
 
 
@@ -35,6 +35,11 @@ def test_an_engine_that_is_not_installed_is_missing() -> None:
     failure = load("no_such_engine.engine")
     assert failure.reason is Reason.ENGINE_MISSING
     assert failure.message == "no_such_engine is not installed here: pip install it"
+
+
+def test_the_first_package_that_is_installed_counts(site: Path) -> None:
+    (site / "engine.py").touch()
+    assert loading.load_engine(["no_such_engine.engine", "kvengine.engine"], "").__name__ == "kvengine.engine"
 
 
 def test_an_engine_built_for_another_python_is_incompatible(site: Path) -> None:
