@@ -147,7 +147,8 @@ class Control:
             if not self._stopping:
                 self._start_ready()
                 self._start_planned()
-            self._publisher.scheduler_tick(self._scheduler.last_tick)
+            state = self._scheduler.state
+            self._publisher.scheduler_tick(state.last_tick, state.skipped.items())
             self._publisher.commit()
         except Exception as error:  # noqa: BLE001 - one bad event must not end the loop
             self._log.exception("an event could not be handled", kind=type(event).__name__, error=str(error))
@@ -157,7 +158,10 @@ class Control:
         if job is None:
             return
         self._publisher.run_started(tick.lag)
+        if tick.missed:
+            self._publisher.runs_left_out("missed", tick.missed)
         if not self._dispatcher.due(job):
+            self._publisher.runs_left_out("busy")
             self._log.info("left out: the target is busy", job=job.id)
 
     def _start_ready(self) -> None:

@@ -40,7 +40,7 @@ LABELS = {
     "target": "what one run measures: the name of a canary target",
     "transport": "`efa_rdma`, `efa_no_rdma`, `efa_partial`, `tcp`, `intra_node` or `indeterminate`",
     "version": "version of efa-pulse",
-    "why": "why a connection was refused",
+    "why": "why a run was left out, or a connection refused",
 }
 """What each label means."""
 
@@ -77,6 +77,8 @@ SCHEDULER_TICK = Family(
 SCHEDULER_LAG = Family(
     PREFIX + "scheduler_lag_seconds", HISTOGRAM, "How much later than due a run was started by the scheduler.", (), SELF, FIXED,
     unit=SECONDS, buckets=LAG_BUCKETS)
+LEFT_OUT = Family(
+    PREFIX + "runs_left_out_total", COUNTER, "Due runs that were not started, and are not made up for.", ("why",), SELF, FIXED)
 SERIES = Family(PREFIX + "series", GAUGE, "Series of the cached page: shown, and left out by the series cap.", ("state",), SELF, FIXED)
 SERIES_DROPPED = Family(
     PREFIX + "series_dropped_total", COUNTER, "Series left out because the page reached its cap, each counted once when it goes.",

@@ -41,6 +41,10 @@ class Counters:
             mine[values] = mine.get(values, 0) + amount
             self._dirty.add(owner)
 
+    def raise_to(self, values: Labels, total: float) -> None:
+        """Make the count `total`, which somebody else counts; a total below the present count changes nothing."""
+        self.add(values, max(0.0, total - self.value(values)))
+
     def value(self, values: Labels) -> float:
         """The present count, 0 for a label set never seen."""
         return self._owners.get(owner_of(self.family, values), {}).get(values, 0)

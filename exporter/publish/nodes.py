@@ -21,6 +21,7 @@ from probes.result import Measurement
 
 STATISTICS = ("p99", "p50", "max")
 INDETERMINATE = "indeterminate"
+LEFT_KEPT = 10_000
 
 _PER_PROBE = 5  # healthy, verdict time, measured time, and two outcomes
 _PER_TRANSPORT = 2
@@ -116,21 +117,27 @@ class Nodes:
         self._series = series
         self._nodes: dict[str, _Node] = {}
         self._dirty: set[str] = set()
-
-    def __contains__(self, node: str) -> bool:
-        return node in self._nodes
+        self._left: dict[str, None] = {}
 
     def seen(self, node: str, at: float, required: Iterable[str] = ()) -> None:
         """Note a node, first seen `at`. `required` are its probes in EFA mode: they have fallback counters."""
+        self._left.pop(node, None)
         known = self._nodes.setdefault(node, _Node(at))
         known.first_seen = min(known.first_seen, at)
         known.required |= frozenset(required)
         self._dirty.add(node)
 
     def remove(self, node: str) -> None:
-        """Forget a node that left."""
+        """Forget a node that left. Results that still come in of it are ignored until it is seen again."""
         if self._nodes.pop(node, None) is not None:
             self._dirty.add(node)
+        self._left[node] = None
+        while len(self._left) > LEFT_KEPT:
+            self._left.pop(next(iter(self._left)))
+
+    def left(self, node: str) -> bool:
+        """Whether a node was removed and has not been seen since."""
+        return node in self._left
 
     def record(self, node: str, probe: str, *, outcome: Outcome, finished: float, partner: str, figures: Sequence[Figure],
                transport: str | None, measured: bool) -> None:

@@ -62,6 +62,7 @@ class Publisher:
         self._count(f.PUBLISH_ERRORS).start((name,) for name in EVENTS)
         self._count(f.SERIES_DROPPED).start((x.name,) for x in f.FAMILIES if x.drop)
         self._histogram(f.SCHEDULER_LAG).start([()])
+        self._count(f.LEFT_OUT).start((why,) for why in LEFT_OUT)
         self._planned({}, frozenset())
         self._gauge(f.BUILD_INFO, (version, platform.python_version()), 1)
         self.paused(False)
@@ -122,7 +123,7 @@ class Publisher:
         transport = None if verdict.transport is None else verdict.transport.value
         shared = [figure for result in run.results for figure in figures(result.measurements)]
         measured = bool(shared) or any(result.findings for result in run.results)
-        for node in sorted({result.node for result in run.results}):
+        for node in sorted({result.node for result in run.results if not self._nodes.left(result.node)}):
             self._nodes.record(node, run.spec.probe, outcome=node_outcome(verdict, node), finished=run.finished, partner=run.spec.target,
                                figures=shared, transport=transport, measured=measured)
             if run.spec.transport == "efa" and transport in legal.FALLBACKS:
@@ -197,9 +198,19 @@ class Publisher:
     # the service itself
 
     @_event
-    def scheduler_tick(self, at: float) -> None:
-        """The scheduler looked for due runs."""
+    def scheduler_tick(self, at: float, skipped: Iterable[tuple[tuple[str, str], int]] = ()) -> None:
+        """The scheduler looked for due runs at `at`; `skipped` are its totals of ticks not sent, by job and why."""
         self._gauge(f.SCHEDULER_TICK, (), at)
+        totals: dict[str, int] = {}
+        for (_, why), count in skipped:
+            totals[why] = totals.get(why, 0) + count
+        for why, total in totals.items():
+            self._count(f.LEFT_OUT).raise_to((why,), total)
+
+    @_event
+    def runs_left_out(self, why: str, count: int = 1) -> None:
+        """Due runs were left out: `busy` (the last one still goes on) or `missed` (the service was held up)."""
+        self._count(f.LEFT_OUT).add((why,), count)
 
     @_event
     def run_started(self, lag: float) -> None:
@@ -257,8 +268,11 @@ class Publisher:
         self._store.put(f.SERIES, "", render.gauges(f.SERIES, [(("dropped",), out), (("shown",), shown)]))
 
 
+LEFT_OUT = ("busy", "missed", "overlap", "paused", "queue_full", "error")
+"""Why a due run is left out; the last four are counted by the scheduler."""
+
 EVENTS = ("declare_probe", "run_finished", "declare_canary", "canary_removed", "node_seen", "node_removed", "scheduler_tick",
-          "run_started", "config_loaded", "gate", "paused")
+          "run_started", "runs_left_out", "config_loaded", "gate", "paused")
 """The events of `Publisher`."""
 
 _STREAM_TIMES = {

@@ -314,6 +314,15 @@ class TestLife:
         assert 'node="a"' not in text
         assert 'node="b"' in text
 
+    def test_a_late_result_does_not_bring_it_back(self) -> None:
+        made = publisher()
+        made.node_seen("a", 1.0, ["mooncake"])
+        made.node_removed("a")
+        made.run_finished(kv_verdict(transport="tcp"))
+        text = text_of(made.commit().classic)
+        assert 'node="a"' not in text
+        assert 'node="b"' in text
+
     def test_a_node_that_comes_back_starts_clean(self) -> None:
         made = publisher()
         made.run_finished(kv_verdict(reason=Reason.TCP_FALLBACK, transport="tcp"))

@@ -195,6 +195,15 @@ class TestService:
         assert read(publisher, "efapulse_scheduler_lag_seconds_bucket", le="0.05") == 2.0
         assert read(publisher, "efapulse_scheduler_lag_seconds_sum") == 0.02
 
+    def test_runs_left_out_are_counted_by_why(self, publisher: Publisher) -> None:
+        assert read(publisher, "efapulse_runs_left_out_total", why="overlap") == 0.0
+        publisher.scheduler_tick(1.0, {("a", "overlap"): 2, ("b", "overlap"): 1, ("a", "paused"): 1}.items())
+        publisher.scheduler_tick(2.0, {("a", "overlap"): 2, ("b", "overlap"): 2}.items())
+        publisher.runs_left_out("missed", 4)
+        publisher.runs_left_out("busy")
+        found = {dict(labels)["why"]: value for labels, value in series_of(publisher.commit(), "efapulse_runs_left_out_total").items()}
+        assert found == {"overlap": 4.0, "paused": 1.0, "missed": 4.0, "busy": 1.0, "queue_full": 0.0, "error": 0.0}
+
     def test_gates_and_pause(self, publisher: Publisher) -> None:
         publisher.gate("quiet_window", True)
         publisher.gate("budget", False)
