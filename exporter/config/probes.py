@@ -82,6 +82,8 @@ class Probe(Model):
         if self.targets:
             return self.targets
         names = [node.name for node in inventory.members()]
+        if not names:
+            return ()
         if self.RANKS[1] == 1:
             return tuple(Target(nodes=(name,)) for name in names)
         if len(names) == 1:

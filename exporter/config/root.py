@@ -9,8 +9,9 @@ from pydantic import Field, model_validator
 
 from exporter.config.base import Model, Secret
 from exporter.config.canary import OVERHEAD_SECONDS, Canary
-from exporter.config.inventory import Inventory
+from exporter.config.inventory import Inventory, host_name
 from exporter.config.jobs import Job
+from exporter.config.kubernetes import Kubernetes
 from exporter.config.launch import Launch
 from exporter.config.log import Logging
 from exporter.config.metrics import Metrics
@@ -51,6 +52,8 @@ class Config(Model):
     """Which endpoints get canary requests."""
     launch: Launch = Launch()
     """How runs are started and ended."""
+    kubernetes: Kubernetes = Kubernetes()
+    """The cluster, in inventory mode `kubernetes`."""
     planning: Planning = Planning()
     """Rounds over the nodes of a fleet: who is probed when, and what that may cost."""
     thresholds: Thresholds = Thresholds()
@@ -74,7 +77,8 @@ class Config(Model):
     def references(self) -> list[Reference]:
         """Every file and secret that the configuration names."""
         found = [Reference(("server", "web_config"), file=self.server.web_config),
-                 Reference(("server", "bearer_token"), secret=self.server.bearer_token)]
+                 Reference(("server", "bearer_token"), secret=self.server.bearer_token),
+                 Reference(("kubernetes", "kubeconfig"), file=self.kubernetes.kubeconfig)]
         for index, target in enumerate(self.canary.targets):
             found.append(Reference(("canary", "targets", index, "ca_file"), file=target.ca_file, certificates=True))
             found.append(Reference(("canary", "targets", index, "key"), secret=target.key))
@@ -95,7 +99,8 @@ class Config(Model):
 
     def _canary_jobs(self) -> list[Job]:
         jobs: list[Job] = []
-        here = self.inventory.members()[0].name
+        members = self.inventory.members()
+        here = members[0].name if members else host_name()
         for target in self.canary.targets:
             for kind, prompt in target.prompts.items():
                 if target.enabled and prompt.enabled:
@@ -106,7 +111,9 @@ class Config(Model):
 
 
 def unknown_nodes(inventory: Inventory, probes: Probes) -> list[Found]:
-    """Targets that name a node the inventory does not have."""
+    """Targets that name a node the inventory does not have. The nodes of a cluster come and go: nothing is checked there."""
+    if inventory.mode == "kubernetes":
+        return []
     known = dict.fromkeys(node.name for node in inventory.members())
     found: list[Found] = []
     for name, probe in probes.items():
