@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -23,7 +24,9 @@ STALLED_SECONDS = 120.0
 LONELY_SECONDS = 1800.0
 """After so long without a partner that could be measured, the pair itself is the finding for now."""
 MOST_SUSPECTS = 0.2
-"""Share of the known nodes above which no more suspects are re-paired: that many at once are rarely their own fault."""
+"""Share of the known nodes that is re-paired at the same time at most: more suspects at once are rarely their own fault."""
+MANY = 4
+"""Suspects from which no more than so many re-pairings are made while nothing at all passes: it may be all of them."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ class CaseBook:
     comparable: Mapping[str, str] = field(default_factory=dict)
     passed_at: dict[str, float] = field(default_factory=dict)
     asks: int = 0
+    began: float | None = None
     open: set[str] = field(default_factory=set)
     named: set[str] = field(default_factory=set)
     touched: set[str] = field(default_factory=set)
@@ -70,9 +74,14 @@ class CaseBook:
     def repairs(self, now: float) -> Iterator[Repair]:
         """What should be measured at once, the likeliest culprit first."""
         suspects = sorted(self.open, key=lambda node: (-self.score(node), self.standings[node].since or 0.0, node))
-        for node in suspects[:max(8, int(MOST_SUSPECTS * len(self.standings)))]:
+        places = max(8, int(MOST_SUSPECTS * len(self.standings)))
+        if len(suspects) >= MANY and self._nothing_passes():
+            places = MANY - sum(self.standings[node].tries for node in suspects)
+        places -= sum(self.standings[node].asked is not None for node in suspects)
+        for node in suspects:
             standing = self.standings[node]
-            if standing.asked is None and standing.ask_at <= now and self._needs_more(node):
+            if places > 0 and standing.asked is None and standing.ask_at <= now and self._needs_more(node):
+                places -= 1
                 yield Repair(self.probe, node, f"{node}@{standing.since:.0f}", standing.tries + standing.unknowns,
                              f"failed with {', '.join(sorted(standing.bad))}", avoid=frozenset(standing.bad))
         for pair, path in self.paths.items():
@@ -129,6 +138,14 @@ class CaseBook:
             return False
         return standing.tries == 0 or not any(self._will_tell(partner) for partner in standing.bad)
 
+    def _nothing_passes(self) -> bool:
+        """Whether no pair has passed since the first of the present suspects failed: then it may be all of them."""
+        first: dict[str, float] = {}
+        for node in self.open:
+            group = self.comparable.get(node, "")
+            first[group] = min(first.get(group, math.inf), self.standings[node].since or math.inf)
+        return all(self.passed_at.get(group, 0.0) < since for group, since in first.items())
+
     def _will_tell(self, partner: str) -> bool:
         other = self.of(partner)
         return partner in self.open and (other.asked is not None or (other.tries == 0 and other.unknowns < 2 and not other.stalled))
@@ -170,7 +187,7 @@ class CaseBook:
     def dump(self) -> dict[str, Any]:
         """Everything but the standings of nodes, as JSON; see `Standing.dump` for those."""
         return {"paths": [[*pair, path.dump()] for pair, path in self.paths.items()], "groups": self.groups.dump(),
-                "passed_at": dict(self.passed_at)}
+                "passed_at": dict(self.passed_at), "began": self.began}
 
     def load(self, data: Mapping[str, Any], standings: Mapping[str, Mapping[str, Any]]) -> None:
         """Take in what was dumped. Raises KeyError, TypeError or ValueError when it is not usable; nothing is changed then."""
@@ -178,6 +195,7 @@ class CaseBook:
         known = {node: Standing.load(dict(standing)) for node, standing in standings.items()}
         groups = Groups(self.groups.attributes, self.groups.sizes)
         groups.load(data["groups"])
+        self.began = data["began"]
         self.passed_at = {str(group): float(at) for group, at in data["passed_at"].items()}
         self.paths, self.standings, self.groups = paths, known, groups
         self.open = {node for node, standing in known.items() if standing.suspect}

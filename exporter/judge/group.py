@@ -22,6 +22,7 @@ WINDOW = 3600.0
 """Seconds over which failures count as at once."""
 
 Key = tuple[str, str]
+LINK = "--"
 
 
 @dataclass
@@ -54,17 +55,34 @@ class Groups:
     sizes: Counter[Key] = field(default_factory=Counter)
     fresh: deque[Fresh] = field(default_factory=deque)
     active: dict[Key, Active] = field(default_factory=dict)
+    passed_at: dict[Key, float] = field(default_factory=dict)
 
     def fleet(self, attributes: Mapping[str, Mapping[str, str]]) -> None:
         """Take in who is there and what each belongs to."""
         self.attributes = attributes
         self.sizes = Counter(key for own in attributes.values() for key in own.items())
-        for key in [key for key in self.active if key not in self.sizes]:
+        leaves = {value for name, value in self.sizes if name == "leaf"}
+        for key in [key for key in self.active if not (set(key[1].split(LINK)) <= leaves if key[0] == "link" else key in self.sizes)]:
             del self.active[key]
+        self.passed_at = {key: at for key, at in self.passed_at.items() if key in self.sizes}
 
     def of(self, node: str) -> set[Key]:
         """What a node belongs to."""
         return set(self.attributes.get(node, {}).items())
+
+    def keys(self, pair: tuple[str, str]) -> set[Key]:
+        """What a pair touches: what its nodes belong to, and the link between their leaves."""
+        link = self.link(pair)
+        return self.of(pair[0]) | self.of(pair[1]) | ({link} if link is not None else set())
+
+    def inside(self, small: Key, large: Key) -> bool:
+        """Whether all of one group belong to another."""
+        return all(large in own.items() for own in self.attributes.values() if small in own.items())
+
+    def link(self, pair: tuple[str, str]) -> Key | None:
+        """The link between the leaves of a pair, None when they are on one leaf or it is not known."""
+        one, other = (self.attributes.get(node, {}).get("leaf") for node in pair)
+        return ("link", LINK.join(sorted((one, other)))) if one is not None and other is not None and one != other else None
 
     def fails(self, node: str) -> bool:
         """Whether a node belongs to a group that is known to be bad."""
@@ -72,16 +90,18 @@ class Groups:
 
     def covering(self, pair: tuple[str, str], reason: str) -> Active | None:
         """The known bad group that explains this failure of a pair."""
-        for key in self.of(pair[0]) | self.of(pair[1]):
+        for key in self.keys(pair) if self.active else ():
             active = self.active.get(key)
             if active is not None and active.finding.reason == reason:
                 return active
         return None
 
-    def passed(self, pair: tuple[str, str]) -> list[Finding]:
-        """A pair passed. Returns findings of groups that have recovered by that."""
+    def passed(self, pair: tuple[str, str], started: float) -> list[Finding]:
+        """A pair passed, in a run begun at `started`. Returns findings of groups that have recovered by that."""
         over: list[Finding] = []
-        for key in self.of(pair[0]) | self.of(pair[1]):
+        for key in self.keys(pair):
+            if key in self.sizes:
+                self.passed_at[key] = max(started, self.passed_at.get(key, 0.0))
             active = self.active.get(key)
             if active is not None:
                 active.last.append(True)
@@ -89,6 +109,17 @@ class Groups:
                     over.append(active.finding)
                     del self.active[key]
         return over
+
+    def unproven(self, node: str, since: float, measured: Callable[[str], bool]) -> bool:
+        """Whether nothing of the node's leaf or node group has passed since `since`, although others of it can be measured.
+
+        Then the fault may be that of the leaf or the node group, and the node is not named for it yet.
+        """
+        for key in self.of(node):
+            if key[0] in ("leaf", "nodegroup") and self.sizes[key] >= FEWEST and self.passed_at.get(key, 0.0) < since \
+                    and sum(measured(other) for other, own in self.attributes.items() if other != node and own.get(key[0]) == key[1]) > 1:
+                return True
+        return False
 
     def note(self, pair: tuple[str, str], at: float, reason: str | None) -> None:
         """A pair of a round was measured. Passes are kept only while something fails."""
@@ -102,15 +133,19 @@ class Groups:
 
         `cleared(node, at)` says whether a node has passed since then: a failure then speaks against its other end only.
         """
-        held: list[tuple[int, int, Key, Active]] = []
+        held: list[tuple[int, int, bool, Key, Active]] = []
         for key in self.of(pair[0]) | self.of(pair[1]):
-            if key not in self.active and self.sizes[key] >= FEWEST:
+            if key not in self.active and self.sizes[key] >= FEWEST and (key[0] == "fleet" or self._passes_outside(key)):
                 found = self._weigh(probe, key, at, cleared)
                 if found is not None:
-                    held.append((len(found.failed), -self.sizes[key], key, found))
-        # Who explains the most failures, and of those the smallest: all nodes of a cluster share an attribute, too.
-        best = max(held, key=lambda one: one[:3], default=None)
-        return (best[2], best[3]) if best is not None else None
+                    held.append((len(found.failed), -self.sizes[key], key[0] == "fleet", key, found))
+        # What explains the most failures, and of those the smallest; all of the fleet when nothing smaller explains as many.
+        best = max(held, key=lambda one: one[:4], default=None)
+        return (best[3], best[4]) if best is not None else None
+
+    def _passes_outside(self, key: Key) -> bool:
+        """Whether any pair that does not touch the group has passed since things began to fail: else it may be all of them."""
+        return any(one.reason is None and not any(key in self.of(node) for node in one.pair) for one in self.fresh)
 
     def _weigh(self, probe: str, key: Key, at: float, cleared: Callable[[str, float], bool]) -> Active | None:
         failed: list[Fresh] = []
@@ -143,10 +178,12 @@ class Groups:
     def dump(self) -> dict[str, Any]:
         """As JSON."""
         active = [[list(key), one.finding.dump(), sorted(one.failed), list(one.last)] for key, one in self.active.items()]
-        return {"fresh": [[*one.pair, one.at, one.reason] for one in self.fresh], "active": active}
+        return {"fresh": [[*one.pair, one.at, one.reason] for one in self.fresh], "active": active,
+                "passed_at": [[*key, at] for key, at in self.passed_at.items() if key[0] in ("leaf", "nodegroup")]}
 
     def load(self, data: Mapping[str, Any]) -> None:
         """From JSON. Raises KeyError, TypeError or ValueError when it is none."""
         self.fresh = deque(Fresh((one, other), at, reason) for one, other, at, reason in data["fresh"])
+        self.passed_at = {(str(name), str(value)): float(at) for name, value, at in data["passed_at"]}
         self.active = {(str(key[0]), str(key[1])): Active(Finding.load(finding), set(failed), deque(last, maxlen=RECOVERY))
                        for key, finding, failed, last in data["active"]}

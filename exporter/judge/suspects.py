@@ -15,6 +15,7 @@ The rules, in the words of the design:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from exporter.judge.casebook import GOOD_PARTNERS, CaseBook, Change
 from exporter.judge.group import Active, Key
@@ -24,6 +25,10 @@ from exporter.judge.standing import Failure, Path, other_of, pair_of, weak_devic
 
 SURE = 0.95
 """Least score of a node that is named."""
+LONGEST_WAIT = 1800.0
+"""So long a node is not named while nothing of its leaf or node group has passed since it began to fail."""
+MEASURED_SECONDS = 7200.0
+"""Nodes that passed within this time before are expected to be measured again soon."""
 FLAP_FAILURES = 4
 """Failures with different good partners, none of them persistent, that make a flapping node."""
 FLAP_SHARE = 0.15
@@ -35,6 +40,7 @@ class Suspects(CaseBook):
     def observe(self, seen: Observation) -> list[Change]:
         """Take in one run of a pair. Returns what follows from it."""
         self._changes = []
+        self.began = self.began if self.began is not None else seen.started
         unanswered = self._answered(seen)
         if not seen.outcome.conclusive:
             self._ask_later(unanswered, seen.finished)
@@ -117,7 +123,7 @@ class Suspects(CaseBook):
     def _passed(self, seen: Observation, pair: tuple[str, str]) -> None:
         group = self.comparable.get(pair[0], "")
         self.passed_at[group] = max(seen.started, self.passed_at.get(group, 0.0))
-        for finding in self.groups.passed(pair):
+        for finding in self.groups.passed(pair, seen.started):
             self._changes.append(Change("over", self.probe, finding=finding, says="most runs that touch it pass again"))
         path = self.paths.get(pair_of(*pair))
         if path is not None:
@@ -183,9 +189,12 @@ class Suspects(CaseBook):
             return
         standing = self.of(node)
         good = [partner for partner in standing.bad if self.good(partner)]
-        if len(good) >= GOOD_PARTNERS and self.score(node) >= SURE \
-                and self.passed_at.get(self.comparable.get(node, ""), 0.0) >= (standing.since or 0.0):
-            self._name(node, at, good)
+        since = standing.since or 0.0
+        if len(good) < GOOD_PARTNERS or self.score(node) < SURE or self.passed_at.get(self.comparable.get(node, ""), 0.0) < since:
+            return
+        if at - since < LONGEST_WAIT and self.groups.unproven(node, since, lambda other: self._will_pass(other, since)):
+            return
+        self._name(node, at, good)
 
     def _name(self, node: str, at: float, good: list[str], says: str = "") -> None:
         standing = self.of(node)
@@ -267,6 +276,8 @@ class Suspects(CaseBook):
                                says=says, runs=path.failed - 1)
         path.asked, path.passed = None, 0
         self._changes.append(Change("found", self.probe, finding=path.finding, says=says))
+        if kind == "path":
+            self._found_link(pair, path)
         return True
 
     def _path_over(self, pair: tuple[str, str], path: Path, at: float, explained: bool = False) -> None:
@@ -291,7 +302,27 @@ class Suspects(CaseBook):
             self._name(node, at, good, f"fails now and then: {standing.bits.bit_count()} of its last {standing.seen} runs, "
                                        f"with {len(good)} different good partners")
 
+    def _found_link(self, pair: tuple[str, str], path: Path) -> None:
+        """Two bad paths between the same two leaves are one bad link between the leaves."""
+        key = self.groups.link(pair)
+        same = [one for one, other in self.paths.items() if other.finding is not None and other.finding.kind == "path"
+                and self.groups.link(one) == key]
+        if key is None or len(same) < 2 or path.finding is None:
+            return
+        nodes = tuple(sorted({node for one in same for node in one}))
+        says = f"{len(same)} pairs between these leaves fail although their nodes pass elsewhere: look at what lies between the leaves"
+        finding = replace(path.finding, subjects=key, partners=nodes, says=says, runs=sum(self.paths[one].failed - 1 for one in same))
+        self.groups.active[key] = Active(finding, set(nodes))
+        for one in same:
+            over = self.paths.pop(one).finding
+            self._changes.append(Change("over", self.probe, finding=over, says="the link between their leaves explains it"))
+        self._changes.append(Change("found", self.probe, finding=finding, says=says))
+
     def _found_group(self, key: Key, active: Active) -> None:
+        for smaller in [one for one in self.groups.active if one != key and self.groups.inside(one, key)]:
+            part = self.groups.active.pop(smaller)
+            active.failed |= part.failed
+            self._changes.append(Change("over", self.probe, finding=part.finding, says=f"{key[0]} {key[1]} explains it"))
         self.groups.active[key] = active
         self._changes.append(Change("found", self.probe, finding=active.finding, says=active.finding.says))
         inside = {node for node in self.open | self.named if key in self.groups.of(node)}
@@ -307,6 +338,13 @@ class Suspects(CaseBook):
         for node in sorted(self.open):
             for member in inside.intersection(self.of(node).bad):
                 self._exonerate(node, member, active.finding.found)
+
+    def _will_pass(self, node: str, since: float) -> bool:
+        """Whether a node is measured often enough to expect its next run soon. In the first half hour that is every node."""
+        standing = self.standings.get(node)
+        if standing is None or standing.good_at is None:
+            return since - (self.began or since) < LONGEST_WAIT
+        return standing.good_at > since - MEASURED_SECONDS
 
     def _passed_since(self, node: str, at: float) -> bool:
         standing = self.standings.get(node)

@@ -148,7 +148,7 @@ class Simulation:
             self._progress(after, f"{change.probe}: {change.what} {who}: {self._readable(change.says)}")
 
     def _names(self, finding: Finding) -> tuple[str, ...]:
-        if finding.kind == "group":
+        if finding.kind == "group" or finding.subjects[0] == "link":
             return (f"{finding.subjects[0]} {finding.subjects[1]}",)
         if finding.kind == "nic":
             return (self._name(finding.subjects[0]), finding.subjects[1])

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from exporter.judge.hypotheses import Finding
-from exporter.launch.faults import Fault
+from exporter.launch.faults import Fault, FaultKind
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Report:
     def missed(self) -> list[Fault]:
         """Injected faults that nothing names."""
         told = {found.fault for found in self.found if found.fault is not None}
-        return [fault for fault in self.injected if fault not in told]
+        return [fault for fault in self.injected if fault not in told and fault.kind is not FaultKind.UNKNOWN]
 
     @property
     def wrong(self) -> list[Found]:
