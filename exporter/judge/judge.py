@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from exporter.config.thresholds import Floor
-from exporter.judge.speed import judge_speed
+from exporter.judge.speed import Comparison, judge_speed
 from exporter.judge.transport import Transport, TransportVerdict, judge_transport
 from exporter.judge.verdict import Proof, Verdict
 from exporter.runs import Run
@@ -44,14 +44,17 @@ def judge(run: Run, *, floors: Iterable[Floor] = (), instance_types: Mapping[str
         proofs.append(Proof("transport", _holds(said, transport, required=required), f"{transport.transport.value}: {transport.why}"))
         if measured and said is not Reason.OK:
             found.append((said, transport.why))
+    comparisons: tuple[Comparison, ...] = ()
     if any(result.measurements for result in run.results):
         speed = judge_speed(run.results, floors, instance_types or {})
+        comparisons = speed.comparisons
         proofs.append(Proof("speed", speed.holds if measured else None, speed.says))
         if measured and speed.reason is not Reason.OK:
             found.append((speed.reason, speed.says))
     proofs += _answer(run, reason)
     final, why = min(found, key=lambda one: _ORDER.index(outcome_of(one[0]))) if measured else found[0]
-    return Verdict(run, final, why, transport.transport if transport else None, tuple(proofs))
+    statements = transport.statements if transport else ()
+    return Verdict(run, final, why, transport.transport if transport else None, tuple(proofs), statements, comparisons)
 
 
 def _transport(run: Run, answers: Mapping[str, WitnessAnswer | NoAnswer | None] | None,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from exporter.config.thresholds import Floor
 from probes.reasons import Reason
@@ -17,20 +18,43 @@ STARVED_SHARE = 0.25
 
 
 @dataclass(frozen=True)
+class Comparison:
+    """A figure against its floor: a share of 0.8 is 80 % of what it must be.
+
+    `measure` is `bandwidth` (bytes per second), `p50` or `p99` (seconds); `bytes` the block size, `source` where the floor comes from.
+    """
+
+    node: str
+    operation: str
+    bytes: int
+    memory: str
+    measure: Literal["bandwidth", "p50", "p99"]
+    value: float
+    limit: float
+    source: str
+
+    @property
+    def share(self) -> float:
+        """How the figure stands to its floor, 1 or more when it keeps it."""
+        return self.value / self.limit if self.measure == "bandwidth" else self.limit / self.value
+
+    @property
+    def says(self) -> str:
+        """The comparison as a sentence."""
+        what = f"{self.operation} of {self.bytes} bytes in {self.memory}"
+        if self.measure == "bandwidth":
+            return f"{what}: {self.value / 1e9:.3g} GB/s, {self.share:.0%} of the floor {self.limit / 1e9:.3g} GB/s ({self.source})"
+        return f"{what}: {self.measure} {self.value * 1e6:.4g} us, more than {self.limit * 1e6:.4g} us ({self.source})"
+
+
+@dataclass(frozen=True)
 class SpeedFinding:
     """Speed of one run: `ok`, or the reason, with the figures behind it. `holds` None means there was nothing to compare."""
 
     reason: Reason
     says: str
     holds: bool | None
-
-
-@dataclass(frozen=True)
-class _Comparison:
-    """A figure against its floor: a share of 0.8 is 80 % of what it must be."""
-
-    share: float
-    says: str
+    comparisons: tuple[Comparison, ...] = ()
 
 
 def judge_speed(results: Sequence[Result], floors: Iterable[Floor], instance_types: Mapping[str, str | None]) -> SpeedFinding:
@@ -42,7 +66,7 @@ def judge_speed(results: Sequence[Result], floors: Iterable[Floor], instance_typ
     for floor in floors:
         by_key.setdefault((floor.probe, floor.operation, floor.bytes, floor.memory), []).append(floor)
     figures = 0
-    compared: list[_Comparison] = []
+    compared: list[Comparison] = []
     for result in results:
         kind = instance_types.get(result.node)
         for row in result.measurements:
@@ -50,16 +74,17 @@ def judge_speed(results: Sequence[Result], floors: Iterable[Floor], instance_typ
                 figures += row.bandwidth[index] is not None
                 found = _best(by_key.get((result.probe, row.operation, size, row.memory), ()), kind)
                 if found is not None:
-                    compared += _compare(found, row, index)
+                    compared += _compare(found, row, index, result.node)
     if not compared:
         return SpeedFinding(Reason.OK, f"{figures} figures, and no floor is set for them" if figures else "no figure", None)
-    lowest = min(compared, key=lambda comparison: comparison.share)
+    kept = tuple(sorted(compared, key=lambda comparison: comparison.share))
+    lowest = kept[0]
     if lowest.share >= 1:
-        return SpeedFinding(Reason.OK, f"{len(compared)} figures keep their floors", holds=True)
+        return SpeedFinding(Reason.OK, f"{len(compared)} figures keep their floors", holds=True, comparisons=kept)
     starved = _starved(results)
     if starved:
-        return SpeedFinding(Reason.CPU_STARVED, f"{lowest.says}, but {starved}", None)
-    return SpeedFinding(Reason.BELOW_FLOOR, lowest.says, holds=False)
+        return SpeedFinding(Reason.CPU_STARVED, f"{lowest.says}, but {starved}", None, kept)
+    return SpeedFinding(Reason.BELOW_FLOOR, lowest.says, holds=False, comparisons=kept)
 
 
 def starvation(throttling: Throttling | None, window: float) -> str | None:
@@ -85,18 +110,16 @@ def _best(candidates: Iterable[Floor], instance_type: str | None) -> Floor | Non
     return fallback
 
 
-def _compare(floor: Floor, row: Measurement, index: int) -> Iterator[_Comparison]:
-    what = f"{row.operation} of {row.bytes[index]} bytes in {row.memory}"
+def _compare(floor: Floor, row: Measurement, index: int, node: str) -> Iterator[Comparison]:
     value = row.bandwidth[index]
     if floor.min_bandwidth is not None and value is not None:
-        share = value / floor.min_bandwidth
-        yield _Comparison(share, f"{what}: {value / 1e9:.3g} GB/s, {share:.0%} of the floor {floor.min_bandwidth / 1e9:.3g} GB/s "
-                                 f"({floor.source})")
-    for name, limit in (("p50", floor.max_p50), ("p99", floor.max_p99)):
+        yield Comparison(node, row.operation, row.bytes[index], row.memory, "bandwidth", value, floor.min_bandwidth, floor.source)
+    limits: tuple[tuple[Literal["p50", "p99"], float | None], ...] = (("p50", floor.max_p50), ("p99", floor.max_p99))
+    for name, limit in limits:
         column = row.latency.get(name)
         seconds = column[index] if column is not None else None
         if limit is not None and seconds:
-            yield _Comparison(limit / seconds, f"{what}: {name} {seconds * 1e6:.4g} us, more than {limit * 1e6:.4g} us ({floor.source})")
+            yield Comparison(node, row.operation, row.bytes[index], row.memory, name, seconds, limit, floor.source)
 
 
 def _starved(results: Sequence[Result]) -> str | None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from exporter.judge.speed import Comparison
 from exporter.judge.transport import Transport
+from exporter.judge.witnesses import Statement
 from exporter.runs import Run
 from probes.reasons import Outcome, Reason, outcome_of
 
@@ -21,13 +23,18 @@ class Proof:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A run and what it means. `transport` is None for a probe that moves nothing between ranks."""
+    """A run and what it means. `transport` is None for a probe that moves nothing between ranks.
+
+    `statements` are what the witnesses of the transport said, `comparisons` the figures that have a floor.
+    """
 
     run: Run
     reason: Reason
     message: str
     transport: Transport | None
     proofs: tuple[Proof, ...]
+    statements: tuple[Statement, ...] = ()
+    comparisons: tuple[Comparison, ...] = ()
 
     @property
     def outcome(self) -> Outcome:
