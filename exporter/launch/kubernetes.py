@@ -31,8 +31,6 @@ Progress = Callable[[str, dict[int, str]], None]
 
 SERVICE, CLI = "service", "cli"
 TICK_SECONDS = 0.5
-BLIND_SECONDS = 5.0
-"""Without contact to the API server for so long, nothing is concluded from what was not seen; nor until as long after it is back."""
 FIRST_RETRY, LONGEST_RETRY = 0.5, 10.0
 SYNC_SECONDS = 60.0
 CLOSE_SECONDS = 20.0
@@ -60,7 +58,6 @@ class KubernetesLauncher:
         self._said: dict[str, dict[int, str]] = {}
         self._lock = threading.Lock()
         self._closed = False
-        self._sight_since: float | None = None
         self._outbox = Outbox(self._inbox, ManifestError)
         mine = f"{names.INSTALL}={config.install}"
         self._jobs: Watch[JobView] = Watch(api, self._requests.path, job_view, query={"labelSelector": mine},
@@ -70,7 +67,7 @@ class KubernetesLauncher:
                                            on_change=lambda changes: self._inbox.put(Event("pods", changes)))
         self._handlers = {"start": self._on_start, "cancel": self._on_cancel, "release": self._on_release, "adopt": self._on_adopt,
                           "jobs": self._on_jobs, "pods": self._on_pods, "created": self._on_created, "deleted": self._on_deleted,
-                          "explained": self._on_explained}
+                          "checked": self._on_checked}
         self._thread = threading.Thread(target=self._run, name="kube-launcher", daemon=True)
         self._jobs.start()
         self._pods.start()
@@ -171,23 +168,14 @@ class KubernetesLauncher:
     def _turn(self) -> None:
         """Look at everything once: what ended, what is overdue, what must be sent again, what has a place now."""
         now = self._clock()
-        sight = self._in_sight(now)
         for flight in list(self._flights.values()):
-            self._look(flight, now, sight)
+            self._look(flight, now)
         while self._waiting and self._jobs.synced and self.jobs < self._config.max_jobs:
             with self._lock:
                 spec = self._waiting.pop(0)
             self._begin(spec, now)
 
-    def _in_sight(self, now: float) -> bool:
-        if not self._jobs.synced or not self._pods.synced or max(self._jobs.age, self._pods.age) > BLIND_SECONDS:
-            self._sight_since = None
-            return False
-        if self._sight_since is None:
-            self._sight_since = now
-        return now - self._sight_since > BLIND_SECONDS
-
-    def _look(self, flight: Flight, now: float, sight: bool) -> None:
+    def _look(self, flight: Flight, now: float) -> None:
         self._report_progress(flight)
         if flight.busy:
             return
@@ -197,23 +185,25 @@ class KubernetesLauncher:
             elif now >= flight.retry_at:
                 self._send_create(flight)
         elif flight.stage in {Stage.FLYING, Stage.CANCELLING}:
-            if flight.complete:
-                self._report(flight, {}, leave=flight.stage is Stage.CANCELLING or flight.job_gone)
-            elif flight.stage is Stage.CANCELLING and not flight.job_gone and now >= flight.retry_at:
-                self._send_delete(flight)
-            if flight.stage in {Stage.FLYING, Stage.CANCELLING} and (sight or flight.cancelled is not None):
-                more = flight.overdue(self._config, now)
-                if more is not None and not flight.complete:
-                    self._conclude(flight, more)
+            self._look_at_running(flight, now)
         elif flight.stage is Stage.LEAVING and now >= flight.retry_at:
             self._send_delete(flight)
 
-    def _conclude(self, flight: Flight, more: dict[int, Ending]) -> None:
-        """The run is over without the ends of all ranks. Where a rank has no pod its Job's events are asked for the reason first."""
-        if any(not end.message for end in more.values()):
-            self._send(flight, "explained", lambda: (more, self._requests.explain(flight.name)))
-        else:
+    def _look_at_running(self, flight: Flight, now: float) -> None:
+        if flight.complete:
+            self._report(flight, {}, leave=flight.stage is Stage.CANCELLING or flight.job_gone)
+            return
+        more = flight.overdue(self._config, now)
+        if more is not None and (flight.cancelled is not None or flight.job_gone):
             self._report(flight, more, leave=True)
+        elif now < flight.retry_at:
+            return
+        elif flight.stage is Stage.CANCELLING and not flight.job_gone:
+            self._send_delete(flight)
+        elif more is not None:
+            # What was not seen proves nothing: a watch can be dead and not know it. The server is asked before anything is concluded.
+            unmade = any(not end.message for end in more.values())
+            self._send(flight, "checked", lambda: self._requests.check(flight.name, explain=unmade))
 
     def _begin(self, spec: RunSpec, now: float) -> None:
         name = names.job_name(spec)
@@ -385,13 +375,20 @@ class KubernetesLauncher:
             # Accepted: the watch tells when it is gone. Asked again only if it does not.
             flight.retry_at = self._clock() + LONGEST_RETRY
 
-    def _on_explained(self, event: Event) -> None:
-        flight, (more, said) = event.value, event.more
+    def _on_checked(self, event: Event) -> None:
+        flight, answer = event.value, event.more
         flight.busy = False
-        if flight.complete:
+        if isinstance(answer, Exception):
+            self._again(flight, getattr(answer, "retry_after", None))
             return
-        end = refusal(said) if said else Ending(Reason.UNSCHEDULED, "no pod was made for this rank")
-        self._report(flight, {rank: one if one.message else end for rank, one in more.items()}, leave=True)
+        now = self._clock()
+        flight.retry_at = 0.0
+        for pod in answer.pods:
+            flight.see(pod, now)
+        more = {} if flight.complete else flight.overdue(self._config, now)
+        if more and flight.stage is Stage.FLYING:
+            end = refusal(answer.said) if answer.said else Ending(Reason.UNSCHEDULED, "no pod was made for this rank")
+            self._report(flight, {rank: one if one.message else end for rank, one in more.items()}, leave=True)
 
     def _again(self, flight: Flight, wished: float | None) -> None:
         flight.attempts += 1

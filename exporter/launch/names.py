@@ -32,7 +32,8 @@ def job_name(spec: RunSpec) -> str:
     round_ = spec.labels.get(ROUND)
     what = [round_, spec.probe, spec.labels.get(IMAGE, ""), *sorted(spec.nodes)] if round_ else [spec.run_id]
     digest = hashlib.sha256("\0".join(what).encode()).hexdigest()[:20]
-    return f"efa-pulse-{label(spec.probe).lower()[:NAME_LIMIT - 31].strip('-')}-{digest}"
+    probe = re.sub(r"[^a-z0-9]+", "-", spec.probe.lower())[:NAME_LIMIT - 31].strip("-")
+    return f"efa-pulse-{probe}-{digest}"
 
 
 def label(text: str) -> str:

@@ -1,28 +1,37 @@
-"""The requests that launching a run costs: one to create its Job, one to delete it; one more only where pods could not be made.
+"""The requests that launching a run costs: one to create its Job, one to delete it; up to two more only before a run is given up.
 
 Each can be sent again without harm: a Job's name derives from its run, and a deletion names the uid.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from exporter.config.kubernetes import Kubernetes
 from exporter.config.planning import Toleration
 from exporter.kube.api import Api, ApiError
+from exporter.launch import names
 from exporter.launch.anchor import Anchor
 from exporter.launch.flight import JobView, job_view
 from exporter.launch.manifest import Claim, claim_template, job
+from exporter.launch.podstate import PodView, view
 from exporter.runs import RunSpec
 
 Json = dict[str, Any]
 ClaimOf = Callable[[RunSpec], Claim]
 
 EVENTS = 50
+PODS = 4096
 
-log = logging.getLogger(__name__)
+
+@dataclass(frozen=True)
+class Checked:
+    """A Job's pods as the server has them, and the last words of the Job controller on pods that it could not make."""
+
+    pods: list[PodView]
+    said: str
 
 
 class JobRequests:
@@ -57,14 +66,15 @@ class JobRequests:
         """Delete a Job with its pods; with a uid only that very one. Returns whether it was there. Raises ApiError."""
         return self._api.delete(f"{self.path}/{name}", uid=uid)
 
-    def explain(self, name: str) -> str:
-        """The last words of the Job controller on pods of this Job that it could not make; empty where there are none."""
+    def check(self, name: str, *, explain: bool) -> Checked:
+        """The pods of a Job as they are now; with `explain` what the Job controller says of those it could not make. Raises ApiError."""
+        query: dict[str, str | int | bool] = {"labelSelector": f"{names.JOB}={name}", "limit": PODS}
+        pods = [view(one) for one in self._api.get(f"/api/v1/namespaces/{self._space}/pods", query).get("items") or []]
+        return Checked(pods, self._explain(name) if explain else "")
+
+    def _explain(self, name: str) -> str:
         selector = f"involvedObject.kind=Job,involvedObject.name={name},type=Warning"
-        try:
-            events = self._api.get(f"/api/v1/namespaces/{self._space}/events", {"fieldSelector": selector, "limit": EVENTS})
-        except ApiError as error:
-            log.warning("events of Job %s: %s", name, error)
-            return ""
+        events = self._api.get(f"/api/v1/namespaces/{self._space}/events", {"fieldSelector": selector, "limit": EVENTS})
         said = [one for one in events.get("items") or [] if one.get("reason") == "FailedCreate"]
         said.sort(key=lambda one: str(one.get("lastTimestamp") or one.get("eventTime") or ""))
         return str(said[-1].get("message")) if said else ""

@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -62,6 +62,17 @@ class Process:
             self.send(signal.SIGKILL)
             return self.handle.wait(END_SECONDS)
 
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """It is stopped in this block."""
+        self.send(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            # nsenter stops itself with its child, and wakes it when it is woken.
+            self.handle.send_signal(signal.SIGCONT)
+            self.send(signal.SIGCONT)
+
     def tail(self, lines: int = 15) -> str:
         """The end of its log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:]) if self.log.exists() else ""
@@ -99,8 +110,8 @@ class Cell:
             self._outer.wait(END_SECONDS)
         self._outer.stdout.close()
         for process in self._processes:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.handle.wait(END_SECONDS)
+            process.handle.kill()  # its child is gone; a stopped nsenter would not notice
+            process.handle.wait(END_SECONDS)
 
     def enter(self) -> list[str]:
         """The prefix that runs a command in the cell."""
@@ -138,13 +149,11 @@ class Door:
         """Reset every connection that goes through the door now; new ones are let in."""
         self._process.send(signal.SIGUSR1)
 
-    def stall(self) -> None:
-        """From now on nothing passes, in either direction, and nobody is told: the way a dead middlebox behaves."""
-        self._process.send(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Let bytes pass again."""
-        self._process.send(signal.SIGCONT)
+    @contextlib.contextmanager
+    def stalled(self) -> Iterator[None]:
+        """In this block nothing passes, in either direction, and nobody is told: the way a dead middlebox behaves."""
+        with self._process.frozen():
+            yield
 
     def close(self) -> None:
         """Shut the door."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import realtools
 from e2e import cell
 from e2e.controlplane import ControlPlane
+from e2e.installed import Installation
 
 
 @pytest.fixture(scope="session")
@@ -17,3 +19,18 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         realtools.absent(why)
     with ControlPlane(tmp_path_factory.mktemp("cluster")) as plane:
         yield plane
+
+
+@pytest.fixture
+def install(cluster: ControlPlane) -> Iterator[Callable[..., Installation]]:
+    """Makes installations of the product, each in namespaces of its own, and removes them."""
+    made: list[Installation] = []
+
+    def make(**settings: Any) -> Installation:
+        one = Installation(cluster, **settings)
+        made.append(one)
+        return one
+
+    yield make
+    for one in made:
+        one.remove()

@@ -25,7 +25,8 @@ class HollowNodes:
     """A context manager: `count` nodes named `<prefix>-<i>` whose pods run for real. `rates` maps a node to its link, such as `200mbit`."""
 
     def __init__(self, cluster: ControlPlane, prefix: str, count: int, *, rates: dict[str, str] | None = None,
-                 default_rate: str | None = None, images: tuple[Image, ...] = (), host_paths: dict[str, dict[str, str]] | None = None) -> None:
+                 default_rate: str | None = None, images: tuple[Image, ...] = (),
+                 host_paths: dict[str, dict[str, str]] | None = None) -> None:
         self._cluster, self.nodes = cluster, tuple(f"{prefix}-{index}" for index in range(count))
         self._rates = {node: (rates or {}).get(node) or default_rate for node in self.nodes}
         # A pod's file system is an overlay: its own files must lie on one that an overlay can lie on.

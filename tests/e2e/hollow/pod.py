@@ -7,6 +7,7 @@ import logging
 import shutil
 import threading
 import time
+import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,7 @@ class PodWorker:
         self.uid = str(pod["metadata"]["uid"])
         self._namespace = f"pod-{self.uid[:13]}"
         self._folder = Path(settings.work) / "pods" / self.uid
-        self._hosts = self._folder / "hosts"
+        self._hosts, self._boot_id = self._folder / "hosts", self._folder / "boot_id"
         spec = pod["spec"]
         self._inits = [Box(one, True) for one in spec.get("initContainers") or []]
         self._boxes = [Box(one, False) for one in spec["containers"]]
@@ -120,6 +121,7 @@ class PodWorker:
         self._folder.mkdir(parents=True, exist_ok=True)
         rate = (self._pod["metadata"].get("annotations") or {}).get("hollow.test/rate") or self._node_rate()
         self._address = self._network.join(self._namespace, rate)
+        self._boot_id.write_text(f"{uuid.uuid5(uuid.NAMESPACE_DNS, self._pod['spec']['nodeName'])}\n")
         self._names.add_file(self._hosts)
         self._names.add_pod(self._pod, self._address)
         self._tell()
@@ -213,6 +215,7 @@ class PodWorker:
             env = process.environment(self._api, self._pod, box.spec, address=self._address, node_address=self._node_address, base=base)
             box.running = process.start(
                 container=box.spec, namespace=self._namespace, folder=self._box_folder(box), volumes=self._folders, hosts=self._hosts,
+                boot_id=self._boot_id,
                 env=env, search=":".join([*image.path, "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"]), default=list(image.command),
                 needed=list(self._settings.needed), hostname=self._pod["spec"].get("hostname") or self._pod["metadata"]["name"],
                 pod_user=int((self._pod["spec"].get("securityContext") or {}).get("runAsUser") or 0))

@@ -74,14 +74,15 @@ class Process:
             self._handle.wait(START_SECONDS)
 
 
-def start(*, container: Json, namespace: str, folder: Path, volumes: dict[str, Path], hosts: Path, env: dict[str, str], search: str,
-          default: list[str], needed: list[str], hostname: str, pod_user: int) -> Process:
+def start(*, container: Json, namespace: str, folder: Path, volumes: dict[str, Path], hosts: Path, boot_id: Path, env: dict[str, str],
+          search: str, default: list[str], needed: list[str], hostname: str, pod_user: int) -> Process:
     """Start a container. `folder` is its own. Raises NotReadyError when it cannot be created."""
     folder.mkdir(parents=True, exist_ok=True)
     termination = folder / "termination"
     termination.write_bytes(b"")
     termination.chmod(0o666)
-    mounts: list[tuple[str, str, bool]] = [(str(hosts), "/etc/hosts", False)]
+    # Programs tell machines apart by their boot id: each hollow node has one of its own.
+    mounts: list[tuple[str, str, bool]] = [(str(hosts), "/etc/hosts", False), (str(boot_id), "/proc/sys/kernel/random/boot_id", True)]
     for mount in container.get("volumeMounts") or []:
         if mount["name"] not in volumes:
             raise NotReadyError(f"volume {mount['name']} is not in the pod")
