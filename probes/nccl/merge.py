@@ -106,16 +106,11 @@ def _columns(group: list[Merged], ranks: int) -> Measurement:
     colds = [row.cold for row in group if row.cold is not None]
     return Measurement(
         operation=operation, memory="gpu", kind="busbw", variant=variant or None, bytes=[row.bytes for row in group],
-        algbw=[_round(algbw) for algbw, _ in rates], bandwidth=[_round(busbw) for _, busbw in rates],
-        latency={name: [_round(stat[name]) for stat in stats] for name in stats[0]},
+        algbw=[algbw for algbw, _ in rates], bandwidth=[busbw for _, busbw in rates],
+        latency={name: [stat[name] for stat in stats] for name in stats[0]},
         iterations=[len(row.times) for row in group], wrong=[row.wrong for row in group] if checked else None,
-        cold=_round(colds[0]) if colds else None,
+        cold=colds[0] if colds else None,
     )
-
-
-def _round(value: float) -> float:
-    """Six significant digits: more is noise, and the document is small."""
-    return float(f"{value:.6g}")
 
 
 def payload(rows: Sequence[Merged], *, gpus: int, workers: int) -> int:

@@ -151,9 +151,11 @@ def _execute(command: list[str], environ: dict[str, str], seconds: float, report
     written = Path(parsed.json_path) if parsed.json_path else report
     if written.is_file():
         precise = parse_file(written, expect)
-        # The report has more digits, the text every failure line: the worse of the two speaks.
-        if SEVERITY.index(outcome_of(precise.reason)) >= SEVERITY.index(outcome_of(parsed.reason)):
-            return precise
+        # The report has more digits, the text every failure line: figures from the one, the worse verdict of the two.
+        if precise.usable_rows():
+            if SEVERITY.index(outcome_of(parsed.reason)) < SEVERITY.index(outcome_of(precise.reason)):
+                precise.reason, precise.message = parsed.reason, parsed.message
+            parsed = precise
     if process.returncode and parsed.reason is Reason.OK:
         parsed.reason, parsed.message = Reason.ENGINE_ERROR, f"exit status {process.returncode}: {_tail(output)}"
     return parsed

@@ -75,7 +75,7 @@ def _latency(group: list[RankFigures]) -> dict[str, float]:
 
 def _one(figure: RankFigures, batch: int, variant: str | None, latency: dict[str, float], wrong: int | None) -> Measurement:
     return Measurement(
-        operation=figure.operation, memory="gpu", kind="goodput", bytes=[batch], bandwidth=[float(f"{figure.rate:.6g}")],
-        latency={name: [float(f"{value:.6g}")] for name, value in latency.items()}, variant=variant,
+        operation=figure.operation, memory="gpu", kind="goodput", bytes=[batch], bandwidth=[figure.rate],
+        latency={name: [value] for name, value in latency.items()}, variant=variant,
         iterations=[len(figure.times)] if figure.times else [], wrong=None if wrong is None else [wrong],
     )
