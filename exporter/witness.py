@@ -6,16 +6,18 @@ each with a deadline; a node without a witness, or with one that does not answer
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from urllib.parse import parse_qsl
 
 from exporter.config.kubernetes import Kubernetes
-from exporter.kube.api import Api, Json
+from exporter.kube.api import Api, ApiError, Json
 from exporter.kube.watch import Watch
 from exporter.runs import Run
-from probes.efa.window import CounterWindow, NoAnswer, WitnessAnswer, ask
+from probes.efa.window import CounterWindow, Get, NoAnswer, WitnessAnswer, ask
 
 WAIT_FOR_BACKGROUND = 30.0
 """Seconds after a run in which its witnesses are asked for the background after it."""
@@ -31,13 +33,17 @@ class WitnessPod:
 
     node: str
     address: str
+    name: str = ""
 
 
 class Witnesses:
-    """Follows the witness pods and asks them."""
+    """Follows the witness pods and asks them: at their addresses, or `through_api` from where pods cannot be reached.
 
-    def __init__(self, api: Api, config: Kubernetes) -> None:
-        self._config = config
+    The second way needs the right to get `pods/proxy` in the probe namespace.
+    """
+
+    def __init__(self, api: Api, config: Kubernetes, *, through_api: bool = False) -> None:
+        self._api, self._config, self._through_api = api, config, through_api
         selector = ",".join(f"{key}={value}" for key, value in config.witness.selector.items())
         self._pods: Watch[WitnessPod] = Watch(api, f"/api/v1/namespaces/{config.probe_namespace}/pods", _witness_pod,
                                               query={"labelSelector": selector})
@@ -77,7 +83,7 @@ class Witnesses:
                 found[node] = None if pod is None else NoAnswer(f"the witness on node {node} is not ready")
             else:
                 asked[node] = self._askers.submit(ask, self._endpoint(pod), span.start, span.end, started=span.started, ended=span.ended,
-                                                  deadline=limit)
+                                                  deadline=limit, get=self._way(pod))
         wait(asked.values(), timeout=limit + self._config.witness.timeout)
         for node, future in asked.items():
             found[node] = future.result() if future.done() else NoAnswer("the witness was not asked in time")
@@ -89,12 +95,32 @@ class Witnesses:
         Blocks for at most about the witness's timeout.
         """
         wanted, until, timeout = set(nodes), time.time() - SETTLE_SECONDS, self._config.witness.timeout
-        asked = {pod.node: self._askers.submit(ask, self._endpoint(pod), until - LOOK_BACK_SECONDS, until, deadline=timeout)
+        asked = {pod.node: self._askers.submit(ask, self._endpoint(pod), until - LOOK_BACK_SECONDS, until, deadline=timeout,
+                                               get=self._way(pod))
                  for pod in self._pods.items().values() if pod.node in wanted and pod.address}
         wait(asked.values(), timeout=2 * timeout)
         answers = {node: future.result() for node, future in asked.items() if future.done()}
         rates = {node: _rate(answer.window) for node, answer in answers.items() if isinstance(answer, WitnessAnswer)}
         return {node: rate for node, rate in rates.items() if rate is not None}
+
+    def _way(self, pod: WitnessPod) -> Get | None:
+        """How to ask a witness through the API server; None where its address can be reached."""
+        if not self._through_api:
+            return None
+        base = f"/api/v1/namespaces/{self._config.probe_namespace}/pods/{pod.name}:{self._config.witness.port}/proxy"
+
+        def get(target: str, seconds: float) -> tuple[int, bytes]:
+            path, _, query = target.partition("?")
+            try:
+                return 200, json.dumps(self._api.get(base + path, dict(parse_qsl(query)), timeout=seconds)).encode()
+            except ApiError as error:
+                if not error.status:
+                    raise OSError(str(error)) from None
+                said = error.message.partition(": ")[2]
+                # What the witness itself refuses is passed on as it is; the rest is the API server's own word.
+                return error.status, said.encode() if said.startswith("{") else json.dumps({"error": said}).encode()
+
+        return get
 
     def _endpoint(self, pod: WitnessPod) -> str:
         host = f"[{pod.address}]" if ":" in pod.address else pod.address
@@ -138,4 +164,4 @@ def _witness_pod(pod: Json) -> WitnessPod | None:
     if not spec.get("nodeName") or status.get("phase") in {"Succeeded", "Failed"}:
         return None
     ready = any(one.get("type") == "Ready" and one.get("status") == "True" for one in status.get("conditions") or [])
-    return WitnessPod(str(spec["nodeName"]), str(status.get("podIP") or "") if ready else "")
+    return WitnessPod(str(spec["nodeName"]), str(status.get("podIP") or "") if ready else "", str((pod.get("metadata") or {}).get("name")))

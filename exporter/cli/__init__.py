@@ -8,7 +8,7 @@ import typer
 from typer.exceptions import TyperException
 
 from exporter.cli import canary, check, demo, parse, plan, probe, service
-from exporter.cli.exits import Exit, UsageError
+from exporter.cli.exits import Exit, NotMeasuredError, UsageError
 from exporter.config import ConfigError
 
 app = typer.Typer(
@@ -39,6 +39,9 @@ def run(arguments: list[str]) -> int:
     except (UsageError, ConfigError) as error:
         sys.stderr.write(f"efa-pulse: {error}\n")
         return Exit.USAGE
+    except NotMeasuredError as error:
+        sys.stderr.write(f"efa-pulse: {error}\n")
+        return Exit.UNKNOWN
     except (typer.Abort, KeyboardInterrupt):
         return 130
     except BrokenPipeError:

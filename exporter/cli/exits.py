@@ -27,3 +27,7 @@ def of_outcomes(outcomes: Iterable[Outcome]) -> Exit:
     if seen & {Outcome.FAILED, Outcome.DEGRADED}:
         return Exit.BAD
     return Exit.OK if seen == {Outcome.OK} else Exit.UNKNOWN
+
+
+class NotMeasuredError(Exception):
+    """Nothing could be measured, and no run of a probe says so. The text says why; the status is 2."""

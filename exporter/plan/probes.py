@@ -87,7 +87,7 @@ def probe_plans(config: Config, needs: Mapping[str, Needs] | None = None) -> lis
         want = (needs or {}).get(name, DEFAULT_NEEDS[name])
         ranks = 1 if probe.RANKS[1] == 1 else 2
         plans.append(ProbePlan(name, ranks, when.interval or _gap(cron), probe.transport, probe.deadline, want,
-                               declared(name, probe.params), _spec_of(name, probe.params.model_dump(mode="json", exclude_unset=True)),
+                               declared(name, probe.params), spec_of(name, probe.params.model_dump(mode="json", exclude_unset=True)),
                                cron, when.start_spread))
     return sorted(plans, key=lambda plan: (plan.layer, plan.name))
 
@@ -103,7 +103,8 @@ def _gap(cron: Cron | None) -> float:
     return min((later - earlier for earlier, later in itertools.pairwise(times)), default=86400.0)
 
 
-def _spec_of(name: ProbeName, params: dict[str, Any]) -> SpecOf:
+def spec_of(name: ProbeName, params: dict[str, Any]) -> SpecOf:
+    """What makes a worker's parameters of its nodes: `params`, for the preflight with what the inventory knows of the node."""
     def spec(nodes: tuple[Node, ...]) -> dict[str, Any]:
         if name != "node":
             return dict(params)

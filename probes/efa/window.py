@@ -18,6 +18,8 @@ from probes.contract import split_endpoint
 SCHEMA = "efa-pulse/witness/v1"
 LARGEST_ANSWER = 4 << 20
 ASK_AGAIN_SECONDS = 1.0
+Get = Callable[[str, float], tuple[int, bytes]]
+"""Status and body of the answer to a GET of a path with query, within so many seconds. Raises OSError."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +58,13 @@ class NoAnswer:
 
 
 def ask(address: str, start: float, end: float, *, started: float | None = None, ended: float | None = None, deadline: float = 10.0,
-        clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep) -> WitnessAnswer | NoAnswer:
+        clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep,
+        get: Get | None = None) -> WitnessAnswer | NoAnswer:
     """The answer of the witness at `address` (host:port) for the window `start` to `end`, never later than `deadline` seconds from now.
 
     `started` and `ended` are the times of the whole run: backgrounds are taken outside of it. While the witness says that something is
-    still to come (the background after the run), it is asked again; at the deadline what it said last is returned.
+    still to come (the background after the run), it is asked again; at the deadline what it said last is returned. `get` reaches it
+    another way than by its address.
     """
     until = clock() + deadline
     query = {"from": f"{start:.6f}", "to": f"{end:.6f}"}
@@ -72,7 +76,8 @@ def ask(address: str, start: float, end: float, *, started: float | None = None,
     last: WitnessAnswer | NoAnswer = NoAnswer(f"witness {address}: no answer within {deadline:g} s")
     while (left := until - clock()) > 0:
         try:
-            status, body = _get(host, port, f"/window?{urlencode(query)}", clock() + left, clock)
+            target = f"/window?{urlencode(query)}"
+            status, body = get(target, left) if get is not None else _get(host, port, target, clock() + left, clock)
             last, pending = _read(status, body)
         except (OSError, h11.RemoteProtocolError, ValueError) as error:
             return last if isinstance(last, WitnessAnswer) else NoAnswer(f"witness {address}: {_why(error, deadline)}")

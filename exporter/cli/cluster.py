@@ -1,0 +1,366 @@
+"""Runs in a cluster from wherever a kubeconfig works: the same gates, fence and Jobs as the service's, with live progress.
+
+What was started is deleted at the end, also after Ctrl-C, SIGTERM and a closed terminal. The Jobs are labelled `launched-by=cli`: the
+service never adopts or deletes them, its gates see them, and the scheduler's anti-affinity keeps them apart from its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import signal
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from types import TracebackType
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.status import Status
+
+from exporter import config as configurations
+from exporter.cli.exits import NotMeasuredError, UsageError
+from exporter.config import Config
+from exporter.config.quiet import holding as quiet_now
+from exporter.inventory.kubernetes import KubernetesInventory
+from exporter.inventory.model import Node
+from exporter.judge.judge import judge
+from exporter.judge.verdict import Verdict
+from exporter.kube import pause
+from exporter.kube.api import Api, ApiError, ClusterError, configuration
+from exporter.launch.claims import claim_of
+from exporter.launch.kubernetes import CLI, KubernetesLauncher
+from exporter.launch.manifest import Claim, job_deadline
+from exporter.plan.gates import Closed, Moment, closed
+from exporter.plan.needs import needs_of
+from exporter.plan.probes import spec_of
+from exporter.runs import Run, RunSpec, new_run_id
+from exporter.validation import forced, holding
+from exporter.witness import Witnesses
+from probes.contract import Transport
+from probes.efa import instances
+
+NodesOption = Annotated[str | None, typer.Option("--nodes", metavar="NODE,...", help="Run on these nodes of the cluster.")]
+KubeconfigOption = Annotated[Path | None, typer.Option(help="Kubeconfig file; default: $KUBECONFIG, else the user's own.")]
+ContextOption = Annotated[str | None, typer.Option(help="Context of the kubeconfig; default: its current one.")]
+ConfigOption = Annotated[Path | None, typer.Option("--config", "-c", help="The service's configuration file: pods, gates, parameters.")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Run in spite of a pause, a quiet window and other gates that only protect "
+                                                           "schedules. An excluded or cordoned node is never probed.")]
+
+SYNC_SECONDS = 60.0
+LOOK_SECONDS = 0.2
+SLACK_SECONDS = 240.0
+ASKERS = 8
+
+
+@dataclass(frozen=True)
+class Place:
+    """The cluster that the options of a command name."""
+
+    kubeconfig: Path | None = None
+    context: str | None = None
+    config: Path | None = None
+
+    def load(self) -> Config:
+        """The configuration file, or the defaults. Files and secrets that it names are the service's own: they need not be here."""
+        return configurations.load(self.config, references=False) if self.config is not None else Config()
+
+    def connect(self, config: Config) -> Api:
+        """The API server, spoken to once. Raises UsageError without a usable kubeconfig, NotMeasuredError when it does not answer."""
+        kube = config.kubernetes
+        try:
+            api = Api(configuration(self.kubeconfig or kube.kubeconfig, self.context or kube.context))
+        except ClusterError as error:
+            raise UsageError(str(error)) from None
+        try:
+            api.get("/version")
+        except ApiError as error:
+            api.close()
+            raise NotMeasuredError(f"{error}; check the kubeconfig and its context") from None
+        return api
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a command asks of each run: parameters beside those of the configuration; None takes the configuration's."""
+
+    given: dict[str, Any]
+    transport: Transport | None = None
+    deadline: float | None = None
+
+
+def node_names(text: str) -> tuple[str, ...]:
+    """The names in `a,b`. Raises UsageError."""
+    names = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not names:
+        raise UsageError("--nodes needs the name of a node, such as --nodes ip-10-0-1-2.ec2.internal")
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise UsageError(f"--nodes names {twice[0]} twice: a node has one probe at a time")
+    return names
+
+
+class ClusterRunner(AbstractContextManager["ClusterRunner"]):
+    """Runs probes in a cluster. Leaves no Job behind when it is closed or interrupted."""
+
+    def __init__(self, place: Place, console: Console, *, force: bool = False, config: Config | None = None) -> None:
+        self.config = config or place.load()
+        self._console, self._force = console, force
+        self._kube = self.config.kubernetes
+        self._needs = needs_of(self._kube.pods)
+        self._api = place.connect(self.config)
+        self._finished: queue.SimpleQueue[Run] = queue.SimpleQueue()
+        self._progress = Progress(console)
+        self._parts = contextlib.ExitStack()
+        self._parts.callback(self._api.close)
+
+    def __enter__(self) -> ClusterRunner:
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._parts.close)
+            self._parts.enter_context(_interrupts())
+            images = sorted({need.image for need in self._needs.values() if need.image is not None})
+            self._inventory = KubernetesInventory(self._api, self._kube, images=images)
+            self._parts.callback(self._inventory.close)
+            self._inventory.start()
+            self._witnesses = Witnesses(self._api, self._kube, through_api=True) if self._kube.witness.enabled else None
+            if self._witnesses is not None:
+                self._parts.callback(self._witnesses.close)
+                self._witnesses.start()
+            self._askers = ThreadPoolExecutor(ASKERS, thread_name_prefix="judge")
+            self._parts.callback(self._askers.shutdown, wait=False, cancel_futures=True)
+            self._launcher = KubernetesLauncher(self._api, self._kube, self._finished.put, claims=self._claim, launched_by=CLI,
+                                                tolerations=self.config.planning.gates.tolerations, on_progress=self._progress.said)
+            self._parts.callback(self._end_jobs)
+            self._sync()
+            stack.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._parts.close()
+
+    def nodes(self, names: Sequence[str]) -> tuple[Node, ...]:
+        """These nodes, by name or instance id. Raises UsageError for one that is not there or no EFA node."""
+        snapshot = self._inventory.snapshot()
+        found: list[Node] = []
+        for name in names:
+            node = snapshot.named(name) or snapshot.get(name)
+            if node is None:
+                raise UsageError(self._stranger(name))
+            found.append(node)
+        if len({node.name for node in found}) < len(found):
+            raise UsageError(f"--nodes {','.join(names)} names one node twice: a node has one probe at a time")
+        return tuple(found)
+
+    def closed(self, probe: str, nodes: Iterable[Node]) -> list[tuple[Node, Closed]]:
+        """The gates that keep `probe` off these nodes now, those left out that `--force` opens; the others are told on the console."""
+        nodes = tuple(nodes)
+        moment = self._moment(probe, nodes)
+        found: list[tuple[Node, Closed]] = []
+        for node in nodes:
+            shut = closed(node, self._needs[probe], moment)
+            stopping = holding(shut, force=self._force)
+            found += [(node, one) for one in stopping]
+            for one in shut:
+                if one not in stopping:
+                    self._console.print(f"{node.name}: {one} (passed over by --force)", markup=False, style="yellow")
+        return found
+
+    def spec(self, probe: str, nodes: tuple[Node, ...], asked: Asked) -> RunSpec:
+        """The run of `probe` on these nodes, rank by rank, by the configuration and what the command asks for."""
+        section = dict(self.config.probes.items())[probe]  # type: ignore[index]
+        params = section.params.model_dump(mode="json", exclude_unset=True)
+        known = spec_of(section_name(probe), params)(nodes)
+        names = tuple(node.name for node in nodes)
+        return RunSpec(new_run_id(probe), probe, "--".join(names), names, asked.transport or section.transport,
+                       asked.deadline or section.deadline, {**known, **asked.given},
+                       {"why": "cli", "instance-ids": ",".join(node.instance_id for node in nodes)})
+
+    def run(self, specs: Sequence[RunSpec]) -> list[Verdict]:
+        """These runs at the same time, from start to verdict, in the order given. Progress goes to the console."""
+        limit = time.monotonic() + max((job_deadline(spec, self._kube) for spec in specs), default=0) + SLACK_SECONDS
+        judged: dict[str, Future[Verdict]] = {}
+        with self._progress.shown(specs):
+            for spec in specs:
+                self._launcher.start(spec)
+            while not (len(judged) == len(specs) and all(future.done() for future in judged.values())):
+                try:
+                    ended = self._finished.get(timeout=LOOK_SECONDS)
+                except queue.Empty:
+                    self._progress.refresh()
+                else:
+                    self._launcher.release(ended.spec.run_id)
+                    judged[ended.spec.run_id] = self._askers.submit(self._judge, ended)
+                if time.monotonic() > limit:
+                    raise RuntimeError(f"runs did not come back: {', '.join(self._launcher.running()) or 'none runs'}")
+        return [judged[spec.run_id].result() for spec in specs]
+
+    def _judge(self, run: Run) -> Verdict:
+        snapshot = self._inventory.snapshot()
+        found = [snapshot.named(name) for name in run.spec.nodes]
+        types = {node.name: node.instance_type for node in found if node is not None}
+        answers = {}
+        if self._witnesses is not None and any(result.measure is not None for result in run.results):
+            self._progress.note(run.spec.run_id, "asking the witnesses")
+            answers = dict(self._witnesses.answers(run))
+        return judge(run, floors=self.config.thresholds.floors, instance_types=types, answers=answers, rdma_hardware=_rdma(types.values()))
+
+    def _moment(self, probe: str, nodes: Sequence[Node]) -> Moment:
+        try:
+            paused = pause.read(self._api, self._kube.namespace)
+        except ApiError as error:
+            raise NotMeasuredError(f"whether probing is paused cannot be read: {error}") from None
+        section = dict(self.config.probes.items())[probe]  # type: ignore[index]
+        window = quiet_now(section.schedule.when(self.config.schedule).quiet, datetime.now(timezone.utc))
+        rates = self._witnesses.background([node.name for node in nodes]) if self._witnesses is not None else {}
+        return Moment(self._api.now(), self.config.planning.gates, str(paused) if paused is not None else None,
+                      (window.reason or "quiet window") if window is not None else None,
+                      {node.instance_id: rates[node.name] for node in nodes if node.name in rates})
+
+    def _claim(self, spec: RunSpec) -> Claim:
+        return claim_of(spec, self.nodes(spec.nodes), self._kube)
+
+    def _sync(self) -> None:
+        until = time.monotonic() + SYNC_SECONDS
+        waits = [self._inventory.wait, self._launcher.wait, *([self._witnesses.wait] if self._witnesses is not None else [])]
+        with _status(self._console, "reading the cluster"):
+            if not all(wait(max(0.0, until - time.monotonic())) for wait in waits):
+                trouble = self._inventory.trouble or self._launcher.trouble or "no answer"
+                raise NotMeasuredError(f"the cluster could not be read within {SYNC_SECONDS:g} s: {trouble}; it takes the rights to list "
+                                       f"nodes and pods, and Jobs in namespace {self._kube.probe_namespace}")
+
+    def _end_jobs(self) -> None:
+        if self._launcher.running():
+            self._console.print("deleting what was started", style="dim")
+        with _deaf():
+            self._launcher.close(0)
+
+    def _stranger(self, name: str) -> str:
+        try:
+            self._api.get(f"/api/v1/nodes/{name}")
+        except ApiError as error:
+            if not error.not_found:
+                return f"node {name}: {error}"
+            known = sorted(node.name for node in self._inventory.snapshot())
+            shown = ", ".join(known[:8]) + (f" and {len(known) - 8} more" if len(known) > 8 else "")
+            return f"there is no node {name}; EFA nodes are {shown or 'none'}"
+        selector = ", ".join(f"{key}={value}" for key, value in self._kube.node_selector.items())
+        return (f"node {name} lists no EFA devices ({self._kube.efa_resource}, or ResourceSlices)"
+                + (f" and does not have the labels {selector}" if selector else "")
+                + ": is the device plugin there? kubernetes.node_selector names nodes that have none yet")
+
+
+class Progress:
+    """Each rank's state in words: one live line on a terminal, a line for every change elsewhere."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._lock = threading.Lock()
+        self._specs: dict[str, RunSpec] = {}
+        self._said: dict[str, dict[int, str]] = {}
+        self._notes: dict[str, str] = {}
+        self._status: Status | None = None
+        self._since = 0.0
+
+    def said(self, run_id: str, ranks: dict[int, str]) -> None:
+        """Take in the ranks' new states. Called from the launcher's thread."""
+        with self._lock:
+            before = self._said.get(run_id, {})
+            self._said[run_id] = ranks
+            spec = self._specs.get(run_id)
+        if spec is not None and not self._console.is_terminal:
+            for rank, words in ranks.items():
+                if before.get(rank) != words:
+                    self._console.print(f"{spec.probe} {spec.target}: rank {rank} {words}", markup=False)
+
+    def note(self, run_id: str, text: str) -> None:
+        """What goes on beside the ranks."""
+        with self._lock:
+            self._notes[run_id] = text
+
+    @contextlib.contextmanager
+    def shown(self, specs: Sequence[RunSpec]) -> Iterator[None]:
+        """Show these runs while the block lasts."""
+        with self._lock:
+            self._specs, self._said, self._notes, self._since = {spec.run_id: spec for spec in specs}, {}, {}, time.monotonic()
+        with _status(self._console, "starting") as self._status:
+            yield
+        self._status = None
+
+    def refresh(self) -> None:
+        """Bring the live line up to date."""
+        if self._status is not None:
+            self._status.update(self.line())
+
+    def line(self) -> str:
+        """All runs in one text, with the seconds that have passed."""
+        with self._lock:
+            parts = [f"{spec.probe} {spec.target}: " + (self._notes.get(run_id) or _ranks(self._said.get(run_id, {})))
+                     for run_id, spec in self._specs.items()]
+        return "\n".join([*parts, f"{time.monotonic() - self._since:.0f} s"]).replace("[", r"\[")
+
+
+def section_name(probe: str) -> Any:
+    """The probe's name as the configuration spells it. Raises UsageError for one that does not run in pods."""
+    if probe not in ("node", "mooncake", "nixl", "nccl", "uccl-ep"):
+        raise UsageError(f"probe {probe} does not run on nodes")
+    return probe
+
+
+def stopped(found: Iterable[tuple[Node, Closed]]) -> str:
+    """Closed gates in words, and whether `--force` would help."""
+    pairs = list(found)
+    text = "; ".join(f"{node.name}: {one}" for node, one in pairs)
+    return text + (" (--force runs all the same)" if pairs and forced(one for _, one in pairs) else "")
+
+
+def _ranks(said: dict[int, str]) -> str:
+    return ", ".join(f"rank {rank} {words}" for rank, words in sorted(said.items())) or "waiting for a place"
+
+
+def _rdma(types: Iterable[str | None]) -> bool | None:
+    """False when the table knows that none of these instance types has RDMA, True when all have it, else None."""
+    rows = [instances.lookup(name) for name in types]
+    known = {row.rdma if row is not None else None for row in rows}
+    return known.pop() if len(known) == 1 else None
+
+
+def _status(console: Console, text: str) -> AbstractContextManager[Status | None]:
+    return console.status(text) if console.is_terminal else nullcontext()
+
+
+@contextlib.contextmanager
+def _interrupts() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the command the way Ctrl-C does: with everything that it started deleted."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _deaf() -> Iterator[None]:
+    """Nothing interrupts the deletion of what was started; it has a deadline of its own."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
