@@ -50,6 +50,15 @@ class Localiser:
         self._comparable = {node.instance_id: group_of(node) for node in inventory}
         return [change for suspects in self._probes.values() for change in suspects.fleet(self._attributes, self._comparable)]
 
+    @property
+    def probes(self) -> list[str]:
+        """The probes that anything is known of, lower layers first."""
+        return sorted(self._probes, key=_layer)
+
+    def explained(self, probe: str, node: str) -> Finding | None:
+        """The finding of a lower layer, or of another probe of the same one, that explains what `probe` sees of a node."""
+        return self._explained(probe, node, beside=True)
+
     def of(self, probe: str) -> Suspects:
         """The suspects of one probe."""
         if probe not in self._probes:

@@ -44,7 +44,8 @@ class Comparison:
         what = f"{self.operation} of {self.bytes} bytes in {self.memory}"
         if self.measure == "bandwidth":
             return f"{what}: {self.value / 1e9:.3g} GB/s, {self.share:.0%} of the floor {self.limit / 1e9:.3g} GB/s ({self.source})"
-        return f"{what}: {self.measure} {self.value * 1e6:.4g} us, more than {self.limit * 1e6:.4g} us ({self.source})"
+        stands = "more than" if self.share < 1 else "within"
+        return f"{what}: {self.measure} {self.value * 1e6:.4g} us, {stands} {self.limit * 1e6:.4g} us ({self.source})"
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ The rules, in the words of the design:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from exporter.judge.casebook import GOOD_PARTNERS, CaseBook, Change
@@ -183,18 +183,24 @@ class Suspects(CaseBook):
                 self._open(partner, failure.started, f"failed with {node}, which is good")
                 self.of(partner).blame(node, Failure(failure.at, failure.started, failure.reason, failure.run_id))
 
+    def holds_back(self, node: str, at: float) -> Iterator[str]:
+        """What of the rule for naming a suspect does not hold yet, in words; nothing when it is to be named."""
+        standing = self.of(node)
+        good = sum(self.good(partner) for partner in standing.bad)
+        since = standing.since or 0.0
+        if good < GOOD_PARTNERS:
+            yield f"{good} of {GOOD_PARTNERS} good partners agree"
+        elif self.score(node) < SURE:
+            yield f"the probability that it is bad is {self.score(node):.3f}, {SURE} is needed"
+        if self.passed_at.get(self.comparable.get(node, ""), 0.0) < since:
+            yield "no pair of comparable nodes has passed since it began to fail: it may be all of them"
+        elif at - since < LONGEST_WAIT and self.groups.unproven(node, since, lambda other: self._will_pass(other, since)):
+            yield "nothing of its leaf or node group has passed since it began to fail: it may be all of those"
+
     def _evaluate(self, node: str, at: float) -> None:
         """Name a suspect when the rule holds. While nothing has passed since it began to fail, it may be all of them."""
-        if node not in self.open:
-            return
-        standing = self.of(node)
-        good = [partner for partner in standing.bad if self.good(partner)]
-        since = standing.since or 0.0
-        if len(good) < GOOD_PARTNERS or self.score(node) < SURE or self.passed_at.get(self.comparable.get(node, ""), 0.0) < since:
-            return
-        if at - since < LONGEST_WAIT and self.groups.unproven(node, since, lambda other: self._will_pass(other, since)):
-            return
-        self._name(node, at, good)
+        if node in self.open and next(self.holds_back(node, at), None) is None:
+            self._name(node, at, [partner for partner in self.of(node).bad if self.good(partner)])
 
     def _name(self, node: str, at: float, good: list[str], says: str = "") -> None:
         standing = self.of(node)
