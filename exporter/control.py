@@ -8,7 +8,7 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -22,6 +22,7 @@ from exporter.judge.observation import devices_of
 from exporter.judge.verdict import Verdict
 from exporter.judge.witnesses import Answers
 from exporter.launch import Launcher
+from exporter.ledger import Ledger
 from exporter.publish.publisher import Publisher
 from exporter.runs import Run, RunSpec, missing_result, new_run_id
 from exporter.scheduler import Scheduler, Tick
@@ -29,6 +30,7 @@ from probes.efa import instances
 from probes.reasons import Outcome, Reason
 
 HEARTBEAT_SECONDS = 1.0
+RETRY_SECONDS = 5.0
 CANARY = "canary"
 ROUTE = "router"
 
@@ -61,8 +63,25 @@ class Inventoried:
     inventory: Inventory
 
 
-Event = Tick | Finished | Loaded | Inventoried | Stop
+@dataclass(frozen=True)
+class Leading:
+    """This replica plans and launches from now on, or no longer."""
+
+    leading: bool
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What holds back the planner from outside: why an operator paused it, and others' traffic, bytes per second by instance id."""
+
+    paused: str | None = None
+    background: Mapping[str, float] = field(default_factory=dict)
+
+
+Event = Tick | Finished | Loaded | Inventoried | Leading | Stop
 Listener = Callable[[Verdict], None]
+MakeFleet = Callable[[Config], Fleet]
+"""Reads the journal. Raises OSError when it cannot."""
 AskWitnesses = Callable[[Run], Answers]
 """What the witnesses of a run's nodes counted in its window. It must not wait: whoever launched the run asked before it ended."""
 
@@ -78,11 +97,15 @@ class Clock(Protocol):
 class Control:
     """Turns ticks into runs and runs into published verdicts. All methods but `run` and `events` belong to the loop's own thread.
 
-    With a `fleet`, probes without targets of their own are planned there, over its nodes, and not by the scheduler.
+    With a `fleet`, probes without targets of their own are planned there, over its nodes, and not by the scheduler. With `make_fleet` this
+    is one of several replicas: it waits for `Leading`, then makes the fleet from the journal; `on_fleet` and `on_durable` tell the launcher
+    which runs are known and which have a durable result.
     """
 
     def __init__(self, config: Config, *, events: queue.Queue[Event], launcher: Launcher, scheduler: Scheduler, publisher: Publisher,
-                 secrets_dir: Path, clock: Clock = time.time, fleet: Fleet | None = None, ask: AskWitnesses | None = None) -> None:
+                 secrets_dir: Path, clock: Clock = time.time, fleet: Fleet | None = None, ask: AskWitnesses | None = None,
+                 make_fleet: MakeFleet | None = None, on_fleet: Callable[[Callable[[str], bool]], None] = lambda _: None,
+                 on_durable: Callable[[str], None] = lambda _: None, conditions: Callable[[], Conditions] = Conditions) -> None:
         self.events = events
         self._launcher = launcher
         self._scheduler = scheduler
@@ -91,6 +114,11 @@ class Control:
         self._clock = clock
         self._fleet = fleet
         self._ask = ask
+        self._make_fleet, self._on_fleet, self._on_durable, self._conditions = make_fleet, on_fleet, on_durable, conditions
+        self._leading = make_fleet is None
+        self._ledger = Ledger(fleet.journal) if fleet is not None else None
+        self._inventory: Inventory | None = None
+        self._try_again_at = 0.0
         self._fleet_nodes: dict[str, str] = {}
         self._listeners: list[Listener] = []
         self._config = config
@@ -128,6 +156,15 @@ class Control:
             except queue.Empty:
                 return
 
+    def save(self) -> None:
+        """Write everything that the journal owes, at the end of the service."""
+        if self._fleet is None:
+            return
+        try:
+            self._fleet.save(everything=True)
+        except (OSError, ValueError) as error:
+            self._log.warning("the journal could not be written at the end", error=str(error))
+
     def handle(self, event: Event | None) -> None:
         """One turn of the loop: an event, or None for the heartbeat."""
         try:
@@ -140,11 +177,15 @@ class Control:
                     self._loaded(event)
                 case Inventoried(inventory):
                     self._inventoried(inventory)
+                case Leading(leading):
+                    self._lead(leading)
                 case Stop():
                     self._stopping = True
                 case None:
                     pass
-            if not self._stopping:
+            if self._leading and self._make_fleet is not None and self._fleet is None:
+                self._take_over()
+            if not self._stopping and self._leading:
                 self._start_ready()
                 self._start_planned()
             state = self._scheduler.state
@@ -155,7 +196,7 @@ class Control:
 
     def _due(self, tick: Tick) -> None:
         job = self._jobs.get(tick.job_id)
-        if job is None:
+        if job is None or not self._leading:
             return
         self._publisher.run_started(tick.lag)
         if tick.missed:
@@ -185,7 +226,10 @@ class Control:
         jobs = {run_id: job for run_id, job in self._dispatcher.running.items() if job.probe != CANARY}
         busy = {self._fleet_nodes[name]: run_id for run_id, job in jobs.items() for name in job.nodes if name in self._fleet_nodes}
         running = len(jobs) + len(self._fleet.planner.flying)
-        for spec in self._fleet.due(self._fleet.world(busy=busy, running=running)):
+        conditions = self._conditions()
+        self._publisher.paused(conditions.paused is not None)
+        world = self._fleet.world(busy=busy, running=running, paused=conditions.paused, background=conditions.background)
+        for spec in self._fleet.due(world):
             try:
                 self._launcher.start(spec)
             except RuntimeError as error:
@@ -194,9 +238,52 @@ class Control:
             self._fleet.save()
         except (OSError, ValueError) as error:
             self._log.warning("the journal could not be written, it is tried again", error=str(error))
+        if self._ledger is not None:
+            for run_id in self._ledger.durable(self._clock()):
+                self._on_durable(run_id)
+
+    def _lead(self, leading: bool) -> None:
+        """This replica begins or ceases to lead. What it launched goes on either way; whoever leads takes in the results."""
+        if self._make_fleet is None or leading == self._leading:
+            return
+        self._leading = leading
+        self._try_again_at = 0.0
+        self._log.info("this replica leads" if leading else "this replica no longer leads")
+        self._publisher.leading(leading)
+        if not leading:
+            self._fleet, self._ledger = None, None
+            self._dispatcher.keep(())
+
+    def _take_over(self) -> None:
+        """Make the fleet from the journal, publish what it knows, and adopt the runs of the leader before."""
+        if self._make_fleet is None or self._clock() < self._try_again_at:
+            return
+        try:
+            fleet = self._make_fleet(self._config)
+        except OSError as error:
+            self._log.error("the journal could not be read, it is tried again", error=str(error))
+            self._try_again_at = self._clock() + RETRY_SECONDS
+            return
+        for problem in fleet.problems:
+            self._log.warning("a part of the journal could not be used", problem=problem)
+        self._fleet, self._ledger = fleet, Ledger(fleet.journal)
+        self._apply(self._config)
+        self._fleet_nodes = {}
+        if self._inventory is not None:
+            self._inventoried(self._inventory)
+        self._restore(fleet)
+        self._on_fleet(self._ledger.knows)
+
+    def _restore(self, fleet: Fleet) -> None:
+        """Publish the values of the journal with their own times, so that a new leader leaves no gap."""
+        for book in fleet.planner.books.values():
+            for probe, entry in book.entries.items():
+                if entry.values is not None and self._fleet_nodes.get(book.name) is not None:
+                    self._publisher.restore(book.name, probe, entry.values)
 
     def _inventoried(self, inventory: Inventory) -> None:
         """Nodes joined or left."""
+        self._inventory = inventory
         if self._fleet is None:
             return
         self._fleet.take_in(inventory)
@@ -213,6 +300,11 @@ class Control:
         self._fleet_nodes = now
 
     def _finished(self, run: Run) -> None:
+        if self._make_fleet is not None and run.spec.probe != CANARY and (self._ledger is None or self._ledger.knows(run.spec.run_id)):
+            # Not the leader: its result waits in pod status for whoever is. Known: another leader has taken it in.
+            if self._ledger is not None:
+                self._on_durable(run.spec.run_id)
+            return
         job = self._dispatcher.finished(run.spec.run_id)
         if job is not None:
             self._scheduler.busy(job.id, False)
@@ -226,12 +318,24 @@ class Control:
                                finding=change.finding.key if change.finding is not None else None)
         if job is None or job.id in self._jobs:
             self._publisher.run_finished(verdict)
+        if self._ledger is not None and run.spec.probe != CANARY:
+            self._keep_published(run)
+            self._ledger.finished(run.spec.run_id, self._clock())
         level = self._log.info if verdict.outcome is Outcome.OK else self._log.warning
         level("run finished", run_id=run.spec.run_id, probe=run.spec.probe, target=run.spec.target, outcome=verdict.outcome.value,
               reason=verdict.reason.value, message=verdict.message, transport=verdict.transport.value if verdict.transport else None,
               seconds=round(run.finished - run.started, 3))
         for listener in self._listeners:
             listener(verdict)
+
+    def _keep_published(self, run: Run) -> None:
+        """What is published of a run's nodes goes into the journal."""
+        if self._fleet is None:
+            return
+        for name in dict.fromkeys(run.spec.nodes):
+            node = self._fleet.node(name)
+            if node is not None:
+                self._fleet.keep_values(node.instance_id, run.spec.probe, self._publisher.kept(name, run.spec.probe))
 
     def _loaded(self, event: Loaded) -> None:
         self._publisher.config_loaded(event.config is not None, event.at)
@@ -248,6 +352,7 @@ class Control:
         """Make `config` the one in use. What runs goes on; what waits and is no longer wanted is forgotten."""
         jobs = {job.id: job for job in config.jobs()}
         now = self._clock()
+        planned: set[str] = set()
         if self._fleet is not None:
             self._fleet.configure(config)
             planned = {plan.name for plan in self._fleet.plans}
@@ -258,7 +363,7 @@ class Control:
             self._publisher.node_seen(node, now, probes)
         for node in self._nodes_of(self._jobs) - efa.keys():
             self._publisher.node_removed(node)
-        for probe in sorted({job.probe for job in jobs.values()}):
+        for probe in sorted({job.probe for job in jobs.values()} | planned):
             self._publisher.declare_probe(probe)
         for job in jobs.values():
             if job.probe == CANARY:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from typing import Any
 
 from exporter.config import Config
 from exporter.config.quiet import Quiet, holding
@@ -141,6 +142,10 @@ class Fleet:
         self._keep()
         self._tell(changes)
         return Concluded(planned, changes)
+
+    def keep_values(self, instance_id: str, probe: str, values: Any) -> None:
+        """Keep what is published of a probe on a node."""
+        self.planner.keep_values(instance_id, probe, values)
 
     def save(self, *, everything: bool = False) -> int:
         """Write what the journal owes, a few shards at a time; returns how many. Raises OSError or JournalError; it is tried again."""

@@ -9,14 +9,19 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import probes
 from exporter import log
+from exporter.cluster import Cluster
 from exporter.config import Config, Reloader
-from exporter.control import Control, Event, Finished, Listener, Loaded, Stop
+from exporter.control import Conditions, Control, Event, Finished, Inventoried, Leading, Listener, Loaded, Stop
+from exporter.launch import Launcher
 from exporter.launch.local import LocalLauncher
+from exporter.launch.routed import RoutedLauncher
 from exporter.publish.publisher import Publisher
 from exporter.publish.server import MetricsServer
+from exporter.runs import Run
 from exporter.scheduler import Scheduler
 
 CLOSE_SECONDS = 5.0
@@ -31,7 +36,7 @@ class Service:
     def __init__(self, config: Config, path: Path | None = None) -> None:
         self._config = config
         self._publisher = Publisher(probes.__version__, max_series=config.metrics.max_series, node_interval=config.metrics.node_interval,
-                                    best_of=config.metrics.best_of)
+                                    best_of=config.metrics.best_of, cluster=config.inventory.mode == "kubernetes")
         self._events: queue.Queue[Event] = queue.Queue()
         self._scheduler = Scheduler(self._events)
         self._reloader = Reloader(path, self._loaded, current=config) if path is not None else None
@@ -62,10 +67,17 @@ class Service:
         with contextlib.ExitStack() as stack:
             stack.callback(self._server.close)
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="efa-pulse-secrets-")))
-            launcher = LocalLauncher(lambda run: self._events.put(Finished(run)), namespaces=launch.local.network_namespaces,
-                                     work_dir=launch.local.work_dir)
+            local = LocalLauncher(self._finished, namespaces=launch.local.network_namespaces, work_dir=launch.local.work_dir)
+            launcher: Launcher = local
+            cluster = self._cluster(stack)
+            options: dict[str, Any] = {}
+            if cluster is not None:
+                launcher = RoutedLauncher(cluster.launcher, local)
+                options = {"ask": cluster.answers, "make_fleet": cluster.fleet, "on_fleet": cluster.launcher.adopt,
+                           "on_durable": cluster.launcher.release,
+                           "conditions": lambda: Conditions(cluster.paused, cluster.background())}
             control = Control(self._config, events=self._events, launcher=launcher, scheduler=self._scheduler, publisher=self._publisher,
-                              secrets_dir=folder)
+                              secrets_dir=folder, **options)
             self.control = control
             for listener in self._listeners:
                 control.listen(listener)
@@ -77,14 +89,27 @@ class Service:
             if self._reloader is not None:
                 self._reloader.start()
             self._server.start()
-            self._server.ready(True)
             self._serving = True
+            if cluster is not None and not cluster.start(lambda: not self._wishes.empty()):
+                return
+            self._server.ready(True)
             log.get().info("ready", address=self.url, jobs=len(control.jobs))
             self._wishes.get()
             log.get().info("stopping", grace=launch.grace)
         log.get().info("stopped")
 
-    def _end(self, control: Control, launcher: LocalLauncher, grace: float) -> None:
+    def _cluster(self, stack: contextlib.ExitStack) -> Cluster | None:
+        if self._config.inventory.mode != "kubernetes":
+            return None
+        cluster = Cluster(self._config, on_finished=self._finished, on_inventory=lambda found: self._events.put(Inventoried(found)),
+                          on_leading=lambda leading: self._events.put(Leading(leading)))
+        stack.callback(cluster.close)
+        return cluster
+
+    def _finished(self, run: Run) -> None:
+        self._events.put(Finished(run))
+
+    def _end(self, control: Control, launcher: Launcher, grace: float) -> None:
         """No new runs; those under way get the grace; what they found is still judged and published."""
         self._serving = False
         self._server.ready(False, "stopping")
@@ -96,6 +121,7 @@ class Service:
             self._loop.join()
         launcher.close(grace)
         control.drain()
+        control.save()
 
     def _loaded(self, config: Config | None, error: str | None, at: float) -> None:
         self._events.put(Loaded(config, error, at))

@@ -92,6 +92,7 @@ class Journal:
     _dirty: set[int] = field(default_factory=set)
     _flying: set[int] = field(default_factory=set)
     _written: dict[int, float] = field(default_factory=dict)
+    _stores: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for key in self.records:
@@ -171,7 +172,19 @@ class Journal:
 
     def written(self, shards: Iterable[int]) -> None:
         """These shards are stored."""
-        self._flying.difference_update(shards)
+        for number in shards:
+            self._flying.discard(number)
+            self._stores[number] = self._stores.get(number, 0) + 1
+
+    def owed(self) -> dict[int, int]:
+        """The shards that hold changes not stored yet, each with how often it must have been stored until they are."""
+        # One that is being written may have left before the change: it has to come back once more.
+        return {number: self._stores.get(number, 0) + (2 if number in self._flying and number in self._dirty else 1)
+                for number in self._dirty | self._flying}
+
+    def stored(self, owed: Mapping[int, int]) -> bool:
+        """Whether everything that `owed` named is stored by now."""
+        return all(self._stores.get(number, 0) >= count for number, count in owed.items())
 
     def failed(self, shards: Iterable[int]) -> None:
         """Writing these shards failed: they are tried again after the interval."""

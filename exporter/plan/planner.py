@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from exporter.config.planning import Planning
 from exporter.inventory.model import Inventory, Node
@@ -261,6 +262,13 @@ class Planner:
             if entry.place != index:
                 entry.place = index
                 self._write(one)
+
+    def keep_values(self, instance_id: str, probe: str, values: Any) -> None:
+        """Keep what is published of a probe on a node, for whoever leads after a restart."""
+        book = self.books.get(instance_id)
+        if book is not None and probe in book.entries:
+            book.entries[probe].values = values
+            self._write(instance_id)
 
     def _write(self, instance_id: str) -> None:
         book = self.books[instance_id]

@@ -69,6 +69,8 @@ CONFIG_RELOAD_OK = Family(
 CONFIG_RELOAD_TIME = Family(
     PREFIX + "config_last_reload_success_timestamp_seconds", GAUGE, "When the configuration in use was loaded.", (), SELF, FIXED,
     unit=SECONDS)
+LEADER = Family(
+    PREFIX + "leader", GAUGE, "Whether this replica plans and launches; without replicas always 1.", (), SELF, FIXED)
 PAUSED = Family(PREFIX + "paused", GAUGE, "Whether an operator has paused all probes.", (), SELF, FIXED)
 GATE_CLOSED = Family(PREFIX + "gate_closed", GAUGE, "Whether a gate holds back every probe now.", ("gate",), SELF, FIXED)
 SCHEDULER_TICK = Family(

@@ -7,9 +7,9 @@ as 0, no other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from exporter.publish import families as f
 from exporter.publish import render
@@ -166,6 +166,31 @@ class Nodes:
             kept[figure.key] = {name: pairs[name] for name in recent if pairs[name][0] > finished - self._interval}
         state.history = kept
 
+    def kept(self, node: str, probe: str) -> dict[str, Any] | None:
+        """What is known of a probe on a node, as JSON. `restore` reads it."""
+        known = self._nodes.get(node)
+        state = known.probes.get(probe) if known is not None else None
+        if state is None:
+            return None
+        history = [[*key, partner, finished, figure.value] for key, pairs in sorted(state.history.items())
+                   for partner, (finished, figure) in sorted(pairs.items())]
+        return {"healthy": state.healthy, "verdict_time": state.verdict_time, "measured_time": state.measured_time,
+                "outcome": [state.outcome.now, state.outcome.before], "transport": [state.transport.now, state.transport.before],
+                "history": history}
+
+    def restore(self, node: str, probe: str, values: Mapping[str, Any]) -> None:
+        """Take back what `kept` gave. Raises KeyError, TypeError or ValueError when it is something else."""
+        state = _Probe(values["healthy"], float(values["verdict_time"]), values["measured_time"])
+        state.outcome.now, state.outcome.before = values["outcome"]
+        state.transport.now, state.transport.before = values["transport"]
+        for name, operation, memory, size, last, partner, finished, value in values["history"]:
+            figure = Figure(_FIGURES[name], operation, int(size), memory, last, float(value))
+            state.history.setdefault(figure.key, {})[partner] = (float(finished), figure)
+        known = self._nodes.get(node)
+        if known is not None and probe not in known.probes:
+            known.probes[probe] = state
+            self._dirty.add(node)
+
     def rendered(self) -> Iterator[tuple[Family, str, Piece | None]]:
         """What changed since the last call; None where a node is gone."""
         for node in sorted(self._dirty):
@@ -201,6 +226,9 @@ class Nodes:
         order = ["", *STATISTICS]
         best.sort(key=lambda item: (order.index(item[1].last) if item[1].family is f.NODE_TRANSFER else 0, item[0], item[1].key))
         return best[:room]
+
+
+_FIGURES = {family.name: family for family in (f.NODE_BANDWIDTH, f.NODE_TRANSFER)}
 
 
 def _better(a: Figure, b: Figure) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import platform
 from collections.abc import Callable, Iterable
-from typing import Concatenate, ParamSpec
+from typing import Any, Concatenate, ParamSpec
 
 from exporter import log
 from exporter.judge.verdict import Verdict
@@ -66,6 +66,7 @@ class Publisher:
         self._planned({}, frozenset())
         self._gauge(f.BUILD_INFO, (version, platform.python_version()), 1)
         self.paused(False)
+        self.leading(not cluster)
         self.commit()
 
     @property
@@ -230,6 +231,20 @@ class Publisher:
         self._gauge(f.GATE_CLOSED, (name,), float(closed))
 
     @_event
+    def leading(self, leading: bool) -> None:
+        """This replica plans and launches, or does not."""
+        self._gauge(f.LEADER, (), float(leading))
+
+    def kept(self, node: str, probe: str) -> dict[str, Any] | None:
+        """What is published of a probe on a node, as JSON for the journal. None when nothing is."""
+        return self._nodes.kept(node, probe)
+
+    @_event
+    def restore(self, node: str, probe: str, values: dict[str, Any]) -> None:
+        """Publish what `kept` once gave, with its own times. What this process has measured since stays."""
+        self._nodes.restore(node, probe, values)
+
+    @_event
     def paused(self, paused: bool) -> None:
         """An operator paused or resumed all probes."""
         self._gauge(f.PAUSED, (), float(paused))
@@ -272,7 +287,7 @@ LEFT_OUT = ("busy", "missed", "overlap", "paused", "queue_full", "error")
 """Why a due run is left out; the last four are counted by the scheduler."""
 
 EVENTS = ("declare_probe", "run_finished", "declare_canary", "canary_removed", "node_seen", "node_removed", "scheduler_tick",
-          "run_started", "runs_left_out", "config_loaded", "gate", "paused")
+          "run_started", "runs_left_out", "config_loaded", "gate", "leading", "restore", "paused")
 """The events of `Publisher`."""
 
 _STREAM_TIMES = {
