@@ -102,7 +102,7 @@ class Connection:
                 return
             answer = self._read_body() or self.handler(request)
             self._send(answer, request.method)
-            if answer.close or self._http.our_state is h11.MUST_CLOSE or self._http.their_state is not h11.DONE:
+            if self._http.our_state is h11.MUST_CLOSE or self._http.their_state is not h11.DONE:
                 return
             self._http.start_next_cycle()
             first = False

@@ -244,6 +244,20 @@ def test_a_new_certificate_is_used_and_a_half_written_pair_is_not(tmp_path: Path
     assert access.context is not first
 
 
+def test_files_that_have_not_changed_are_not_read_again(tmp_path: Path) -> None:
+    clock = Clock()
+    issued = trustme.CA().issue_cert("localhost")
+    issued.cert_chain_pems[0].write_to_path(tmp_path / "server.crt")
+    issued.private_key_pem.write_to_path(tmp_path / "server.key")
+    path = tmp_path / "web-config.yml"
+    path.write_text("tls_server_config: {cert_file: server.crt, key_file: server.key}\n")
+    access = Access(path, clock=clock)
+    first = access.context
+    clock.now += 2
+    access.refresh()
+    assert access.context is first
+
+
 @pytest.mark.parametrize(("make", "sentence"), [
     (lambda path: Access(path / "none.yml"), "none.yml: cannot be read"),
     (lambda path: Access(None, Secret(file=path / "none")), "bearer token: file"),
