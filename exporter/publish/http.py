@@ -40,6 +40,7 @@ class Request:
     method: str
     path: str
     headers: dict[str, str]
+    query: str = ""
 
 
 @dataclass(frozen=True)
@@ -243,4 +244,5 @@ def _request(event: h11.Request) -> Request:
     target = event.target.decode("latin-1")
     if "://" in target.partition("?")[0]:
         target = "/" + target.partition("://")[2].partition("/")[2]
-    return Request(event.method.decode("latin-1"), target.partition("?")[0], headers)
+    path, _, query = target.partition("?")
+    return Request(event.method.decode("latin-1"), path, headers, query)

@@ -14,13 +14,14 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 
 from exporter import log
 from exporter.config.server import Server
 from exporter.publish.access import Access
 from exporter.publish.deflate import GZIP_HEADER, add, gzip_trailer
-from exporter.publish.http import Answer, Connection, Gone, Limits, Request, linger
+from exporter.publish.http import Answer, Connection, Gone, Handler, Limits, Request, linger
 from exporter.publish.live import Part, ProcessPart, ServerPart, live_segments
 from exporter.publish.negotiate import choose_format, wants_gzip
 from exporter.publish.store import Snapshot
@@ -43,20 +44,30 @@ Reload = Callable[[], str | None]
 """Reads the configuration again and says what is wrong with it, or None."""
 
 
+@dataclass(frozen=True)
+class Page:
+    """A page that another part serves here, with the same authentication as the metrics. `what` is its line in the index."""
+
+    what: str
+    handler: Handler
+
+
 class MetricsServer:
     """Serves snapshots at the configured address. It listens from its creation on, and answers from `start` on.
 
     `healthy` says what is wrong with the service, or None. `reload` serves POST /-/reload where the configuration turns that on. `parts`
-    are rendered at each scrape beside those of the process itself; one that raises is left out and counted. Raises OSError naming the
-    address when it cannot listen, WebConfigError when the web configuration or the bearer token cannot be used.
+    are rendered at each scrape beside those of the process itself; one that raises is left out and counted. `pages` are served for GET
+    at their paths, behind the same authentication. Raises OSError naming the address when it cannot listen, WebConfigError when the web configuration or the bearer token cannot be used.
     """
 
     def __init__(self, config: Server, snapshot: Callable[[], Snapshot], *, healthy: Check = lambda: None, reload: Reload | None = None,
-                 parts: Mapping[str, Part] | None = None, limits: Limits | None = None) -> None:
+                 parts: Mapping[str, Part] | None = None, limits: Limits | None = None, pages: Mapping[str, Page] | None = None) -> None:
         self._snapshot = snapshot
         self._access = Access(config.web_config, config.bearer_token)
         self._healthy = healthy
         self._reload = reload if config.enable_reload else None
+        self._more = dict(pages or {})
+        self._known = {**PAGES, **{path: page.what for path, page in self._more.items()}}
         self._unready: str | None = "starting"
         self._parts: dict[str, Part] = {"process": ProcessPart(), **(parts or {})}
         self._counts = ServerPart(self._parts)
@@ -201,7 +212,7 @@ class MetricsServer:
         except Exception as error:  # noqa: BLE001 - one request that fails must not take its connection with it
             log.get().exception("a request could not be answered", path=request.path, error=str(error))
             answer = Answer.text(HTTPStatus.INTERNAL_SERVER_ERROR, "the server failed, its log says why")
-        self._counts.answered(request.path if request.path in PAGES else "other", answer.status)
+        self._counts.answered(request.path if request.path in self._known else "other", answer.status)
         extra = self._access.headers
         return answer if not extra else Answer(answer.status, answer.body, answer.content_type, answer.headers + extra, answer.close)
 
@@ -214,8 +225,8 @@ class MetricsServer:
             if denied is not None:
                 challenge = (("WWW-Authenticate", denied.challenge),) if denied.challenge else ()
                 return Answer.text(denied.status, denied.text, *challenge)
-        if request.path not in PAGES:
-            return Answer.text(HTTPStatus.NOT_FOUND, f"nothing here; there is {', '.join(path for path in PAGES if path != '/')}")
+        if request.path not in self._known:
+            return Answer.text(HTTPStatus.NOT_FOUND, f"nothing here; there is {', '.join(path for path in self._known if path != '/')}")
         allowed = ("POST",) if request.path == "/-/reload" else ("GET", "HEAD")
         if request.method not in allowed:
             return Answer.text(HTTPStatus.METHOD_NOT_ALLOWED, f"use {' or '.join(allowed)}", ("Allow", ", ".join(allowed)))
@@ -228,6 +239,7 @@ class MetricsServer:
             "/-/healthy": lambda _: _state(self._healthy(), "healthy"),
             "/-/ready": lambda _: _state(self._unready, "ready"),
             "/-/reload": self._reload_page,
+            **{path: page.handler for path, page in self._more.items()},
         }
 
     def _metrics(self, request: Request) -> Answer:
@@ -252,7 +264,7 @@ class MetricsServer:
         return Answer.text(HTTPStatus.OK, "loaded")
 
     def _index(self, _: Request) -> Answer:
-        rows = "".join(f"<li><a href='{path}'>{path}</a>: {html.escape(what)}</li>\n" for path, what in PAGES.items() if path != "/")
+        rows = "".join(f"<li><a href='{path}'>{path}</a>: {html.escape(what)}</li>\n" for path, what in self._known.items() if path != "/")
         page = (f"<!doctype html>\n<html lang='en'><head><meta charset='utf-8'><title>efa-pulse</title></head>\n"
                 f"<body><h1>efa-pulse</h1>\n<p>{self._snapshot().series} series.</p>\n<ul>\n{rows}</ul></body></html>\n")
         safe = ("Content-Security-Policy", "default-src 'none'")
