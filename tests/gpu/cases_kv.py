@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from cases_nccl import seen
-from launcher import run
+from gpu.cases_nccl import seen
+from gpu.launcher import run
 
 MIB = 1 << 20
 SPEC = {"memory": "gpu", "gpu": 0, "target_gpu": 1, "sizes": [64 << 10, MIB, 16 * MIB], "operations": ["write", "read"], "seconds": 1.0}

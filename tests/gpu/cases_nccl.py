@@ -5,24 +5,21 @@ from __future__ import annotations
 import os
 import re
 import signal
-import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from launcher import Outcome, Workers, run, wait_for
+from bench import nccl_busbw_1g, nccl_busbw_1m, nccl_busbw_256m, nccl_peer, nccl_probe_wall
+from gpu.launcher import Outcome, Workers, run, wait_for
 
-from probes.nccl import parse_file, parse_text
+from probes.nccl import parse_text
 from probes.result import Result
 
 MIB = 1 << 20
 GIB = 1 << 30
 HERE = Path(__file__).parent
-PEER_SIZES = [MIB, 256 * MIB, GIB]
-ROUNDS = 3
 
 
 def seen(outcome: Outcome) -> dict[str, Any]:
@@ -41,58 +38,15 @@ def rates(result: Result, operation: str, variant: str | None = None) -> dict[in
     return {}
 
 
-def tests_command(operation: str, sizes: list[int], layout: list[str], report: Path) -> list[str]:
-    program = Path(os.environ["NCCL_TESTS"]) / f"{operation}_perf"
-    return [str(program), "-b", str(sizes[0]), "-e", str(sizes[-1]), "-f", "2" if len(sizes) == 1 else str(sizes[1] // sizes[0]), *layout,
-            "-n", "20", "-w", "5", "-c", "1", "-a", "3", "-J", str(report)]
-
-
-def peer_busbw(operation: str, size: int, layout: list[str], folder: Path) -> tuple[float, float, str]:
-    """(busbw, wall seconds, text) of one nccl-tests run at one size."""
-    report = folder / f"{operation}-{size}-{time.monotonic_ns()}.json"
-    begin = time.monotonic()
-    done = subprocess.run(tests_command(operation, [size], layout, report), capture_output=True, timeout=120, check=False)
-    wall = time.monotonic() - begin
-    parsed = parse_file(report)
-    if parsed.reason.value != "ok":
-        raise RuntimeError(f"nccl-tests: {parsed.message}: {done.stdout.decode()[-500:]}{done.stderr.decode()[-500:]}")
-    return parsed.tables[0].series()[0][1], wall, done.stdout.decode()
-
-
 def case_peer(out: Path) -> dict[str, Any]:
-    """busbw against nccl-tests, interleaved, median of three rounds; one rank a thread, and both ranks in one thread."""
-    ours: dict[tuple[str, int], list[float]] = {}
-    theirs: dict[tuple[str, int, str], list[float]] = {}
-    walls: dict[str, list[float]] = {"ours": [], "theirs": []}
-    layouts = {"threads": ["-t", "2", "-g", "1"], "one thread": ["-t", "1", "-g", "2"]}
-    last: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as name:
-        for _ in range(ROUNDS):
-            for size in PEER_SIZES:
-                for layout, flags in layouts.items():
-                    rate, wall, text = peer_busbw("all_reduce", size, flags, Path(name))
-                    theirs.setdefault(("all_reduce", size, layout), []).append(rate)
-                    if layout == "threads" and size == 256 * MIB:
-                        walls["theirs"].append(wall)
-                        (out / "nccl_tests_all_reduce_256m.txt").write_text(text)
-                outcome = run("nccl", {"operations": ["all_reduce"], "sizes": [size], "iterations": 20}, world=2)
-                if outcome.first.reason.value not in {"ok", "tail_latency"}:
-                    raise RuntimeError(outcome.first.message + outcome.logs[0][-2000:])
-                ours.setdefault(("all_reduce", size), []).append(rates(outcome.first, "all_reduce")[size])
-                if size == 256 * MIB:
-                    walls["ours"].append(outcome.wall)
-                    last = seen(outcome)
-    rows, holds = [], []
-    for size, limit in ((MIB, 0.10), (256 * MIB, 0.02), (GIB, 0.02)):
-        mine = statistics.median(ours["all_reduce", size])
-        row = {"size": size, "ours": ours["all_reduce", size], "median": mine}
-        for layout in layouts:
-            peer = statistics.median(theirs["all_reduce", size, layout])
-            row[layout] = theirs["all_reduce", size, layout]
-            row[f"ratio to {layout}"] = mine / peer
-        rows.append(row)
-        holds.append([f"all_reduce {size}: within {limit:.0%} of nccl-tests, one rank a thread", abs(row["ratio to threads"] - 1) <= limit])
-    return {"rows": rows, "walls": walls, "last": last, "holds": holds}
+    """busbw and wall time against nccl-tests, interleaved, median of five rounds."""
+    rows = [row for bench in (nccl_busbw_1m, nccl_busbw_256m, nccl_busbw_1g, nccl_probe_wall) for row in bench.run()]
+    raw = {size: vars(nccl_peer.compare("all_reduce", size)) for size in (MIB, 256 * MIB, GIB)}
+    one_thread = {size: nccl_peer.peer("all_reduce", size, ("-g", "2"))[0] for size in (MIB, 256 * MIB, GIB)}
+    (out / "nccl_tests_all_reduce_256m.txt").write_text(raw[256 * MIB]["text"])
+    return {"rows": rows, "rounds": raw, "nccl-tests with both ranks in one thread": one_thread,
+            "holds": [[f"{row['name']}: {row['value']:.4g} against {row['peer_value']:.4g} {row['unit']}, {row['goal']}", row["holds"]]
+                      for row in rows]}
 
 
 def case_operations(out: Path) -> dict[str, Any]:
@@ -102,10 +56,8 @@ def case_operations(out: Path) -> dict[str, Any]:
     outcome = run("nccl", {"operations": names, "sizes": [MIB, size], "in_place": True, "iterations": 20}, world=2)
     (out / "nccl_operations_rank0.log").write_text(outcome.logs[0])
     ratios = {}
-    with tempfile.TemporaryDirectory() as name:
-        for operation in names:
-            peer, _, _ = peer_busbw(operation, size, ["-t", "2", "-g", "1"], Path(name))
-            ratios[operation] = rates(outcome.first, operation).get(size, 0.0) / peer
+    for operation in names:
+        ratios[operation] = rates(outcome.first, operation).get(size, 0.0) / nccl_peer.peer(operation, size)[0]
     wrong = [count for m in outcome.first.measurements for count in (m.wrong or [None])]
     return {**seen(outcome), "ratios to nccl-tests at 256 MiB": ratios,
             "holds": [["all operations ran", outcome.first.outcome.value in {"ok", "degraded"}],

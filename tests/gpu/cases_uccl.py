@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from cases_nccl import reasons, seen
-from launcher import run
+from gpu.cases_nccl import reasons, seen
+from gpu.launcher import run
 
 from probes.result import Result
 from probes.uccl_ep.parse import parse_text

@@ -71,7 +71,7 @@ def run(probe: str, spec: dict[str, Any], *, world: int, transport: str = "any",
         for rank in range(world):
             log = folder / f"rank{rank}.log"
             env = WorkerEnv(run_id=run_id, probe=probe, target="local", rank=rank, world_size=world, rendezvous=f"127.0.0.1:{port}",
-                            secret_file=secret, node=f"local-{rank}", transport=transport, deadline=deadline, spec=spec,  # type: ignore[arg-type]
+                            secret_file=secret, node=f"local-{rank}", transport=transport, deadline=deadline, spec=spec,
                             result_path=folder / f"rank{rank}.json", log_path=log)
             paths = [(environ or {}).get("PYTHONPATH", ""), str(ROOT), os.environ.get("PYTHONPATH", "")]
             full = {**os.environ, **(environ or {}), **env.to_environ(), "PYTHONPATH": os.pathsep.join(filter(None, paths))}

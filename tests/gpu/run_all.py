@@ -1,6 +1,6 @@
 """Runs every case that needs real GPUs and writes what it saw. See README.md beside it.
 
-    PYTHONPATH=. python3 tests/gpu/run_all.py OUT [case ...]
+    PYTHONPATH=.:tests python3 -m gpu.run_all OUT [case ...]
 
 Writes OUT/results.json (one object per case) and OUT/logs.tar.xz. Ends with 0 when every claim holds.
 """
@@ -16,9 +16,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-import cases_kv
-import cases_nccl
-import cases_uccl
+from gpu import cases_kv, cases_nccl, cases_uccl
 
 CASES = {**cases_nccl.CASES, **cases_uccl.CASES, **cases_kv.CASES}
 

@@ -1,0 +1,12 @@
+"""Does the NCCL worker see the same all_reduce bandwidth at 1 GiB as nccl-tests on the same GPUs in the same minute?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bench.nccl_peer import busbw_row
+
+
+def run() -> list[dict[str, Any]]:
+    """One row."""
+    return [busbw_row("nccl_busbw_1g", 1 << 30, "1 GiB", 0.02)]
