@@ -7,7 +7,7 @@ import sys
 import typer
 from typer.exceptions import TyperException
 
-from exporter.cli import canary, check, demo, parse, plan, probe, service
+from exporter.cli import canary, check, demo, parse, pause, plan, probe, service, validate
 from exporter.cli.exits import Exit, NotMeasuredError, UsageError
 from exporter.config import ConfigError
 
@@ -23,6 +23,9 @@ app = typer.Typer(
 app.command("run")(service.run)
 app.command("demo")(demo.demo)
 app.add_typer(probe.app, name="probe")
+app.command("validate")(validate.validate)
+app.command("pause")(pause.pause)
+app.command("resume")(pause.resume)
 app.command("canary")(canary.canary)
 app.command("plan")(plan.plan)
 app.command("check-config")(check.check_config)

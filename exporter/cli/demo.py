@@ -161,7 +161,7 @@ class _Watcher:
             prompt = f" ({job_id.rpartition('/')[2]})" if verdict.run.spec.probe == "canary" else ""
             outcome = Text(verdict.outcome.value, render.STYLES[verdict.outcome])
             table.add_row(verdict.run.spec.probe + prompt, verdict.run.spec.target, outcome,
-                          verdict.transport.value if verdict.transport else "", headline_figure(verdict))
+                          verdict.transport.value if verdict.transport else "", render.figure(verdict))
         self._out.print()
         self._out.print(table)
         self._out.print()
@@ -171,24 +171,8 @@ class _Watcher:
             self._out.print(f"Open {self._service.url} or {self._service.url}metrics. It goes on measuring; Ctrl-C ends it.", markup=False)
 
 
-def headline_figure(verdict: Verdict) -> str:
-    """The one figure a person asks for first: best bandwidth, or TTFT and TPOT, or what is wrong."""
-    if not verdict.outcome.conclusive or verdict.outcome is Outcome.FAILED:
-        return f"{verdict.reason.value}: {verdict.message}"
-    for result in verdict.run.results:
-        if result.stream is not None:
-            return f"TTFT {render.duration(result.stream.ttft)}, TPOT {render.duration(result.stream.tpot)}"
-    best: dict[str, float] = {}
-    for row in (row for result in verdict.run.results for row in result.measurements):
-        best[row.operation] = max([best.get(row.operation, 0.0), *(value for value in row.bandwidth if value is not None)])
-    if best:
-        return ", ".join(f"{name} {value / 1e9:.2f} GB/s" for name, value in best.items())
-    checks = [finding.ok for result in verdict.run.results for finding in result.findings]
-    return f"{checks.count(True)} checks ok, {checks.count(None)} not told" if checks else ""
-
-
 def _line(verdict: Verdict) -> Text:
     text = Text(time.strftime("%H:%M:%S "), "dim")
     text.append(f"{verdict.outcome.value:<9}", render.STYLES[verdict.outcome])
-    text.append(f"{verdict.run.spec.probe} {verdict.run.spec.target}  {headline_figure(verdict)}")
+    text.append(f"{verdict.run.spec.probe} {verdict.run.spec.target}  {render.figure(verdict)}")
     return text

@@ -55,6 +55,22 @@ def headline(one: Verdict) -> Text:
     return text
 
 
+def figure(one: Verdict) -> str:
+    """The one figure a person asks for first: best bandwidth, or TTFT and TPOT, or what is wrong."""
+    if not one.outcome.conclusive or one.outcome is Outcome.FAILED:
+        return f"{one.reason.value}: {one.message}"
+    for result in one.run.results:
+        if result.stream is not None:
+            return f"TTFT {duration(result.stream.ttft)}, TPOT {duration(result.stream.tpot)}"
+    best: dict[str, float] = {}
+    for row in (row for result in one.run.results for row in result.measurements):
+        best[row.operation] = max([best.get(row.operation, 0.0), *(value for value in row.bandwidth if value is not None)])
+    if best:
+        return ", ".join(f"{name} {value / 1e9:.2f} GB/s" for name, value in best.items())
+    checks = [finding.ok for result in one.run.results for finding in result.findings]
+    return f"{checks.count(True)} checks ok, {checks.count(None)} not told" if checks else ""
+
+
 def measurements(rows: Iterable[Measurement]) -> Table:
     """Bandwidth and latency, one row a size."""
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
