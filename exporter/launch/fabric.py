@@ -90,6 +90,10 @@ class Fabric:
         """The random numbers of one run."""
         return random.Random(int.from_bytes(hashlib.sha256(f"{self.seed}/{run_id}".encode()).digest()[:8], "big"))  # noqa: S311
 
+    def by_chance(self, run_id: str) -> bool:
+        """Whether a run is slow without a fault."""
+        return self.chance > 0 and self.draw(run_id + "/chance").random() < self.chance
+
     def healthy_rate(self, probe: str, node: Node) -> float:
         """The typical speed of `probe` between two nodes like this one on one leaf, bytes per second."""
         published = PUBLISHED.get(probe, {}).get(node.instance_type or "")
@@ -105,7 +109,7 @@ class Fabric:
         rate = min(self.healthy_rate(probe, node) * self.speed(node) for node in nodes)
         rate *= DISTANCE[stratum_of(nodes[0], nodes[-1])] if len(nodes) > 1 else 1.0
         rate *= max(0.9, 1 + rng.gauss(0, RUN_SPREAD))
-        if rng.random() < self.chance:
+        if self.by_chance(run_id):
             rate *= 0.5
         effect = Effect(rate, [Reason.OK for _ in nodes], [{} for _ in nodes], [0 for _ in nodes])
         for fault in self.active(nodes, now):

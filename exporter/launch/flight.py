@@ -107,7 +107,8 @@ class Flight:
         if rank not in self.endings:
             found = ending(pod, run_id=self.spec.run_id, rank=rank, deadline=self.spec.deadline)
             if found is not None:
-                self.endings[rank] = found
+                stopped = self.cancelled is not None and not found.final
+                self.endings[rank] = Ending(Reason.CANCELLED, "stopped on request", found.result) if stopped else found
         if pod.step in {Step.RUNNING, Step.ENDED}:
             self._started.setdefault(rank, now)
         if any(WAITING.get(one.waiting.partition(":")[0]) is Reason.IMAGE_PULL for one in pod.containers):

@@ -139,13 +139,16 @@ class KubernetesLauncher:
             time.sleep(0.05)
         for run_id in self.running():
             self.cancel(run_id)
-        with self._lock:
-            ended = [flight.spec.run_id for flight in self._flights.values()]
-        for run_id in ended:
-            self.release(run_id)
         until = time.monotonic() + CLOSE_SECONDS
-        while (self.running() or self.jobs) and time.monotonic() < until:
-            time.sleep(0.05)
+        while (left := self._left()) and time.monotonic() < until:
+            for run_id in left:
+                self.release(run_id)
+            time.sleep(0.1)
+
+    def _left(self) -> list[str]:
+        """Runs of this very launcher that still have a Job; others of its kind may launch at the same time."""
+        with self._lock:
+            return [flight.spec.run_id for flight in self._flights.values()] + [spec.run_id for spec in self._waiting]
 
     # The owner's thread.
 

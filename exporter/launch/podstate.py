@@ -107,6 +107,11 @@ class Ending:
     message: str = ""
     result: Result | None = None
 
+    @property
+    def final(self) -> bool:
+        """Whether the worker itself says how it ended, and was not stopped from outside."""
+        return self.result is not None and self.result.reason is self.reason and self.reason not in _NOT_FINAL
+
 
 def view(pod: Json, *, gone: bool = False) -> PodView:
     """Reduce a pod's JSON. Never raises: what is missing or odd is left out."""
@@ -199,7 +204,7 @@ def ending(pod: PodView, *, run_id: str, rank: int, deadline: float) -> Ending |
         return Ending(reason, _join(why, where), result)
     if problem:
         return Ending(Reason.RESULT_UNREADABLE, problem)
-    if pod.gone and not worker.ended:
+    if (pod.gone and not worker.ended) or (pod.deleting and (worker.exit_code or 0) > 128):
         return Ending(Reason.POD_LOST, _join("the pod was deleted", pod.message))
     if worker.ended:
         how = worker.reason or "it ended"
