@@ -13,6 +13,8 @@ from probes.nccl.merge import statistics
 from probes.result import Measurement
 from probes.uccl_ep.output import EpRun
 
+BENCH_CALLS = 100
+
 
 @dataclass(frozen=True)
 class RankFigures:
@@ -64,6 +66,22 @@ def of_tuning(run: EpRun, batch: int) -> list[Measurement]:
             if rate and seconds:
                 found.append(_one(RankFigures(0, operation, round(rate * seconds), seconds), batch, variant, {"mean": seconds}, None))
     return found
+
+
+def least_moved(run: EpRun, *, gpus: int, nodes: int) -> int:
+    """Bytes that at least left this node (its GPUs, where there is one node) while a bench ran, from what it says of one operation.
+
+    `bench` (ep/bench/utils.py) calls each operation 100 times; the many calls of its checks and sweeps come on top and are not counted.
+    The share of a payload that leaves is that of even routing; the RDMA leg of a throughput line is what leaves.
+    """
+    away = (nodes - 1) / nodes if nodes > 1 else (gpus - 1) / gpus
+    total = sum(figure.bytes for figure in of_bench(run)) * away
+    if not run.ranks:
+        for operation in ("dispatch", "combine"):
+            line = next((line for line in run.tuning if line.best and line.operation == operation and line.dtype != "FP8"), None)
+            if line is not None and line.seconds:
+                total += gpus * line.seconds * (line.rdma_rate or (line.nvl_rate or 0.0) * away)
+    return int(total * BENCH_CALLS)
 
 
 def _latency(group: list[RankFigures]) -> dict[str, float]:

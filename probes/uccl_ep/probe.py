@@ -26,7 +26,7 @@ from probes.result import Evidence, Measurement, Phase
 from probes.uccl_ep.engine import EngineError, find_bench, version
 from probes.uccl_ep.interface import interface_of
 from probes.uccl_ep.job import Job, Kernel, Record
-from probes.uccl_ep.merge import RankFigures, measurements, of_bench, of_tuning
+from probes.uccl_ep.merge import RankFigures, least_moved, measurements, of_bench, of_tuning
 from probes.uccl_ep.params import UcclEpParams
 from probes.uccl_ep.parse import parse_text
 from probes.uccl_ep.program import SCRIPTS, Program, command
@@ -212,7 +212,8 @@ class _Run:
         reason, message = min(reasons, key=lambda pair: SEVERITY.index(outcome_of(pair[0])))
         batch = tokens * params.hidden * BF16_BYTES
         rows = measurements(figures, batch) if figures else of_tuning(parsed, batch)
-        return self._report(place, reason, message, rows, None, (params.mode, tokens, experts), {})
+        moved = least_moved(parsed, gpus=place.gpus, nodes=place.nodes)
+        return self._report(place, reason, message, rows, (moved, moved) if moved else None, (params.mode, tokens, experts), {})
 
     def _amounts(self, throughput: bool, ranks: int) -> tuple[int, int]:
         """(tokens of a rank, experts of all ranks). Raises ProbeFailure for what the kernels cannot do."""

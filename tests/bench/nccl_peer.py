@@ -38,6 +38,7 @@ class Rounds:
     our_walls: list[float] = field(default_factory=list)
     their_walls: list[float] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
+    gpus: list[str] = field(default_factory=list)
     text: str = ""
 
 
@@ -86,6 +87,7 @@ def compare(operation: str, size: int) -> Rounds:
             raise RuntimeError(f"nccl: {result.reason.value}: {result.message}")
         found.ours += [rate for rate in result.measurements[0].bandwidth if rate is not None]
         found.our_walls.append(outcome.wall)
+        found.gpus = list(result.evidence.gpus) if result.evidence else []
         found.versions = {key: value for key, value in result.versions.items() if key not in {"python", "efa-pulse"}}
     return found
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import nccl_busbw_1g, nccl_busbw_1m, nccl_busbw_256m, nccl_peer, nccl_probe_wall
+from bench.report import machine
 from gpu.launcher import Outcome, Workers, run, wait_for
 
 from probes.nccl import parse_text
@@ -44,6 +45,8 @@ def case_peer(out: Path) -> dict[str, Any]:
     raw = {size: vars(nccl_peer.compare("all_reduce", size)) for size in (MIB, 256 * MIB, GIB)}
     one_thread = {size: nccl_peer.peer("all_reduce", size, ("-g", "2"))[0] for size in (MIB, 256 * MIB, GIB)}
     (out / "nccl_tests_all_reduce_256m.txt").write_text(raw[256 * MIB]["text"])
+    gpu = (raw[MIB]["gpus"] or ["no GPU"])[0].rpartition(" ")[0]
+    rows = [{**row, "machine": f"2 x {gpu}, {machine()}"} for row in rows]
     return {"rows": rows, "rounds": raw, "nccl-tests with both ranks in one thread": one_thread,
             "holds": [[f"{row['name']}: {row['value']:.4g} against {row['peer_value']:.4g} {row['unit']}, {row['goal']}", row["holds"]]
                       for row in rows]}

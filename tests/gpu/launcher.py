@@ -6,6 +6,7 @@ Needs only what the probes need. Used by `run_all.py` on a machine with GPUs.
 from __future__ import annotations
 
 import os
+import platform
 import secrets
 import socket
 import subprocess
@@ -71,7 +72,7 @@ def run(probe: str, spec: dict[str, Any], *, world: int, transport: str = "any",
         for rank in range(world):
             log = folder / f"rank{rank}.log"
             env = WorkerEnv(run_id=run_id, probe=probe, target="local", rank=rank, world_size=world, rendezvous=f"127.0.0.1:{port}",
-                            secret_file=secret, node=f"local-{rank}", transport=transport, deadline=deadline, spec=spec,
+                            secret_file=secret, node=platform.node(), transport=transport, deadline=deadline, spec=spec,
                             result_path=folder / f"rank{rank}.json", log_path=log)
             paths = [(environ or {}).get("PYTHONPATH", ""), str(ROOT), os.environ.get("PYTHONPATH", "")]
             full = {**os.environ, **(environ or {}), **env.to_environ(), "PYTHONPATH": os.pathsep.join(filter(None, paths))}

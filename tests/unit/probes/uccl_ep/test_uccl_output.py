@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from probes.uccl_ep.merge import measurements, of_bench, of_tuning
+from probes.uccl_ep.merge import least_moved, measurements, of_bench, of_tuning
 from probes.uccl_ep.parse import parse_file, parse_text
 
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "uccl_ep"
@@ -93,6 +93,24 @@ def test_the_slowest_rank_counts_and_the_fastest_shows_the_spread() -> None:
     assert found["dispatch", None] == pytest.approx(28.92 * GB, rel=1e-4)
     assert found["dispatch", "fastest_rank"] == pytest.approx(38.30 * GB, rel=1e-4)
     assert found["combine", None] == pytest.approx(40.31 * GB, rel=1e-4)
+
+
+class TestLeastMoved:
+    def test_four_ranks_on_two_nodes(self) -> None:
+        """Each rank moves 7.5 MB in a dispatch and 14.5 MB in a combine here; half of it leaves a node, a hundred times over."""
+        moved = least_moved(parse_file(DERIVED / "low_latency_4_ranks.txt"), gpus=2, nodes=2)
+        assert moved == pytest.approx(100 * 0.5 * 4 * (28.92 * GB * 259.77e-6 + 54.70 * GB * 265.75e-6), rel=0.01)
+
+    def test_one_node_counts_what_passes_between_its_gpus(self) -> None:
+        moved = least_moved(parse_file(FIXTURES / "intranode_2xh200.txt"), gpus=2, nodes=1)
+        assert moved == pytest.approx(100 * 2 * 0.5 * 2 * 117.0e6, rel=0.01)
+
+    def test_between_nodes_the_rdma_leg_is_what_leaves(self) -> None:
+        moved = least_moved(parse_file(DERIVED / "internode.txt"), gpus=8, nodes=2)
+        assert moved == pytest.approx(100 * 8 * (64.70 * GB * 1819e-6 + 17.19 * GB * 6379e-6), rel=0.01)
+
+    def test_a_run_without_figures_says_nothing(self) -> None:
+        assert least_moved(parse_file(FIXTURES / "low_latency_hang_no_rdma.txt"), gpus=2, nodes=1) == 0
 
 
 RELAXED = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
