@@ -35,8 +35,8 @@ def junit(validation: Validation) -> bytes:
 
 
 def _case(suite: ET.Element, reached: Reached, step: Step) -> None:
-    case = ET.SubElement(suite, "testcase", {"classname": f"efa-pulse.{reached.stage.name}", "name": _clean(f"{step.probe} {step.target}".strip()),
-                                             "time": _seconds(step.seconds)})
+    name = _clean(f"{step.probe} {step.target}".strip())
+    case = ET.SubElement(suite, "testcase", {"classname": f"efa-pulse.{reached.stage.name}", "name": name, "time": _seconds(step.seconds)})
     if step.state is State.OK:
         return
     if step.state in {State.SKIPPED, State.BLOCKED}:
