@@ -60,7 +60,8 @@ def test_until_takes_a_time_or_a_duration(text: str, end: float) -> None:
 
 
 @pytest.mark.parametrize(("text", "says"), [("2026-11-29T23:00:00Z", "is past"), ("soon", "no time such as"), ("0s", "is past"),
-                                            ("", "no time"), ("2028-01-01", "at most a year"), ("9999-12-31T23:59:59-23:59", "too far away|at most a year")])
+                                            ("", "no time"), ("2028-01-01", "at most a year"),
+                                            ("9999-12-31T23:59:59-23:59", "too far away|at most a year")])
 def test_until_refuses_what_makes_no_sense(text: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         end_of(text, NOW)
