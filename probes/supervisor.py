@@ -31,7 +31,7 @@ from probes.contract import PREFIX, ContractError, WorkerEnv
 from probes.observe import Observer
 from probes.reasons import Reason
 from probes.result import Evidence, Phase, Result, ResultError, Window, died_in, encode
-from probes.worker import CHANNEL_FD
+from probes.worker import CHANNEL_FD, ENDS_AT
 
 PARENT_PID = "EFA_PULSE_PARENT_PID"
 SAMPLE_SECONDS = 0.25
@@ -113,6 +113,7 @@ class Supervisor:
 
     def _spawn(self, channel: socket.socket, log_path: Path) -> subprocess.Popen[bytes]:
         environ = {**os.environ, **self._env.to_environ(), f"{PREFIX}LOG_PATH": str(log_path), CHANNEL_FD: str(channel.fileno()),
+                   ENDS_AT: repr(self._clock + self._env.deadline),
                    PARENT_PID: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
         with log_path.open("ab") as log:
             return subprocess.Popen([sys.executable, "-m", "probes", "child"], env=environ, pass_fds=[channel.fileno()],
