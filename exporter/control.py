@@ -22,10 +22,12 @@ from exporter.judge.observation import devices_of
 from exporter.judge.verdict import Verdict
 from exporter.judge.witnesses import Answers
 from exporter.launch import Launcher
+from exporter.look import Look
 from exporter.ledger import Ledger
 from exporter.publish.publisher import Publisher
 from exporter.runs import Run, RunSpec, missing_result, new_run_id
 from exporter.scheduler import Scheduler, Tick
+from exporter.status import Looked, StatusBoard
 from probes.efa import instances
 from probes.reasons import Outcome, Reason
 
@@ -105,7 +107,8 @@ class Control:
     def __init__(self, config: Config, *, events: queue.Queue[Event], launcher: Launcher, scheduler: Scheduler, publisher: Publisher,
                  secrets_dir: Path, clock: Clock = time.time, fleet: Fleet | None = None, ask: AskWitnesses | None = None,
                  make_fleet: MakeFleet | None = None, on_fleet: Callable[[Callable[[str], bool]], None] = lambda _: None,
-                 on_durable: Callable[[str], None] = lambda _: None, conditions: Callable[[], Conditions] = Conditions) -> None:
+                 on_durable: Callable[[str], None] = lambda _: None, conditions: Callable[[], Conditions] = Conditions,
+                 board: StatusBoard | None = None) -> None:
         self.events = events
         self._launcher = launcher
         self._scheduler = scheduler
@@ -120,7 +123,9 @@ class Control:
         self._inventory: Inventory | None = None
         self._try_again_at = 0.0
         self._fleet_nodes: dict[str, str] = {}
-        self._listeners: list[Listener] = []
+        self._listeners: list[Listener] = [board.verdict] if board is not None else []
+        self._board, self._look = board, Look()
+        self._taken: tuple[bool, str | None, float] = (True, None, clock())
         self._config = config
         self._jobs: dict[str, Job] = {}
         self._dispatcher = Dispatcher(Caps(1, 1))
@@ -191,8 +196,18 @@ class Control:
             state = self._scheduler.state
             self._publisher.scheduler_tick(state.last_tick, state.skipped.items())
             self._publisher.commit()
+            if self._board is not None:
+                self._board.turn(self._looked)
         except Exception as error:  # noqa: BLE001 - one bad event must not end the loop
             self._log.exception("an event could not be handled", kind=type(event).__name__, error=str(error))
+
+    def _looked(self) -> Looked:
+        """What the status board is told of this turn."""
+        conditions = self._conditions()
+        return self._look.now(self._clock(), config=self._config, jobs=self._jobs.values(), scheduler=self._scheduler,
+                              dispatcher=self._dispatcher, fleet=self._fleet,
+                              leading=self._leading if self._make_fleet is not None else None, paused=conditions.paused,
+                              background=conditions.background, loaded=self._taken)
 
     def _due(self, tick: Tick) -> None:
         job = self._jobs.get(tick.job_id)
@@ -280,13 +295,17 @@ class Control:
             for probe, entry in book.entries.items():
                 if entry.values is not None and self._fleet_nodes.get(book.name) is not None:
                     self._publisher.restore(book.name, probe, entry.values)
+                if self._board is not None and entry.outcome is not None and entry.reason is not None and entry.verdict_at is not None:
+                    self._board.remember(book.name, probe, entry.outcome, entry.reason, entry.verdict_at)
 
     def _inventoried(self, inventory: Inventory) -> None:
         """Nodes joined or left."""
         self._inventory = inventory
         if self._fleet is None:
             return
-        self._fleet.take_in(inventory)
+        for change in self._fleet.take_in(inventory):
+            if self._board is not None:
+                self._board.change(change)
         now = {node.name: node.instance_id for node in inventory}
         efa = [plan.name for plan in self._fleet.plans if plan.transport == "efa"]
         for name in sorted(self._fleet_nodes.keys() - now.keys()):
@@ -314,6 +333,8 @@ class Control:
                         rdma_hardware=_rdma(types.values()))
         if self._fleet is not None and run.spec.probe != CANARY:
             for change in self._fleet.finished(verdict, devices_of(answers)).changes:
+                if self._board is not None:
+                    self._board.change(change)
                 self._log.info(f"localisation: {change.what}", probe=change.probe, node=change.node, says=change.says,
                                finding=change.finding.key if change.finding is not None else None)
         if job is None or job.id in self._jobs:
@@ -339,6 +360,7 @@ class Control:
 
     def _loaded(self, event: Loaded) -> None:
         self._publisher.config_loaded(event.config is not None, event.at)
+        self._taken = (event.config is not None, event.error, event.at)
         if event.config is None:
             self._log.error("the configuration was refused, the last good one stays in use", error=event.error)
             return
