@@ -9,6 +9,7 @@ Everything here belongs to one thread. Times are Unix seconds of `clock`; the jo
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ from exporter.runs import RunSpec
 
 SHARDS_AT_ONCE = 8
 """Shards written in one turn of the loop, so that a slow store holds it up for a moment only."""
+SYNC_SECONDS = 5.0
+"""How often what changed is brought into the journal's records."""
 CASES = "cases/"
 SUSPECT = "suspect/"
 
@@ -61,6 +64,7 @@ class Fleet:
         self.unplaced: tuple[Unplaced, ...] = ()
         self.wake_at = clock()
         self._listeners: list[Callable[[Change], None]] = []
+        self._synced_at = -math.inf
         self._inventory = inventory
         self._quiet: dict[str, Sequence[Quiet]] = _quiet(config)
 
@@ -139,7 +143,6 @@ class Fleet:
         counted = {one: devices[name] for one, name in zip(ids, run.spec.nodes, strict=True) if devices and name in devices}
         seen = observe(verdict, ids, repair=planned is not None and planned.repair is not None, devices=counted)
         changes = tuple(self.localiser.observe(seen))
-        self._keep()
         self._tell(changes)
         return Concluded(planned, changes)
 
@@ -149,7 +152,12 @@ class Fleet:
 
     def save(self, *, everything: bool = False) -> int:
         """Write what the journal owes, a few shards at a time; returns how many. Raises OSError or JournalError; it is tried again."""
-        return flush(self.journal, self._store, self._monotonic(), most=10**6 if everything else SHARDS_AT_ONCE, everything=everything)
+        now = self._monotonic()
+        if everything or now - self._synced_at >= SYNC_SECONDS:
+            self._synced_at = now
+            self.planner.sync()
+            self._keep()
+        return flush(self.journal, self._store, now, most=10**6 if everything else SHARDS_AT_ONCE, everything=everything)
 
     def _tell(self, changes: Sequence[Change]) -> None:
         for change in changes:

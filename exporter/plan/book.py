@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from exporter.inventory.model import Stratum
 from exporter.plan.journal import Record
 
 
@@ -55,12 +56,20 @@ class NodeBook:
 
     def entry(self, probe: str) -> Entry:
         """The entry of a probe, made when there is none."""
-        return self.entries.setdefault(probe, Entry())
+        entry = self.entries.get(probe)
+        if entry is None:
+            entry = self.entries[probe] = Entry()
+        return entry
 
     def tried(self, probe: str) -> float:
         """When a probe was last started here, 0 when never."""
         entry = self.entries.get(probe)
         return entry.tried or 0.0 if entry is not None else 0.0
+
+    def measured_at(self, probe: str, stratum: Stratum) -> float:
+        """When a probe was last measured at this distance, else when the node was first seen."""
+        entry = self.entries.get(probe)
+        return entry.strata.get(stratum.value, self.first_seen) if entry is not None else self.first_seen
 
     def dump(self) -> Record:
         """As JSON."""

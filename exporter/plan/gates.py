@@ -236,13 +236,32 @@ def closed(node: Node, needs: Needs, moment: Moment) -> list[Closed]:
     return [found for check in GATES.values() if (found := check(node, needs, moment)) is not None]
 
 
-def first_closed(node: Node, needs: Needs, moment: Moment) -> Closed | None:
-    """The first closed gate, None when all are open."""
-    for check in GATES.values():
-        found = check(node, needs, moment)
-        if found is not None:
-            return found
-    return None
+class FirstClosed:
+    """The first closed gate of a node, None when all are open. For many nodes at one moment: gates that cannot close are not looked at."""
+
+    def __init__(self, needs: Needs, moment: Moment) -> None:
+        self._needs = needs
+        self._moment = moment
+        settled = {
+            "paused": moment.paused is None, "quiet": moment.quiet is None, "efa": needs.efa == 0, "efa_room": needs.efa == 0,
+            "gpu": needs.gpu == 0, "gpu_room": needs.gpu == 0, "image": not moment.settings.require_image or needs.image is None,
+            "background": not moment.background or needs.efa == 0, "idle": moment.settings.idle_skip == "never",
+        }
+        self._checks = tuple(check for name, check in GATES.items() if not settled.get(name))
+        # What only a node that is somehow marked can close.
+        marked = {"excluded", "ready", "schedulable", "draining", "taint", "pressure"} | ({"busy"} if not moment.busy else set()) | (
+            {"idle"} if moment.settings.idle_skip == "marked" else set())
+        self._plain = tuple(check for name, check in GATES.items() if not settled.get(name) and name not in marked)
+
+    def __call__(self, node: Node) -> Closed | None:
+        """Look at one node."""
+        plain = node.ready and node.schedulable and not (
+            node.taints or node.annotations or node.deleting or node.pressures or node.probe_pods)
+        for check in self._plain if plain else self._checks:
+            found = check(node, self._needs, self._moment)
+            if found is not None:
+                return found
+        return None
 
 
 def tolerates(toleration: Toleration, one: Taint) -> bool:

@@ -16,19 +16,8 @@ class Group:
     ids: tuple[str, ...]
     leaves: dict[str, list[str]] = field(repr=False)
     spines: dict[str, list[str]] = field(repr=False)
-    no_topology: int = 0
-
-    def possible(self, stratum: Stratum, node: Node) -> bool:
-        """Whether `node` has a partner at this distance in the group."""
-        if node.leaf is None:
-            return False
-        leaf = self.leaves[node.leaf]
-        spine = self.spines[node.spine or node.leaf]
-        if stratum is Stratum.LEAF:
-            return len(leaf) > 1
-        if stratum is Stratum.SPINE:
-            return node.spine is not None and len(spine) > len(leaf)
-        return len(self.ids) - self.no_topology > len(spine)
+    possible: dict[Stratum, tuple[str, ...]] = field(repr=False)
+    """The nodes that have a partner at each distance."""
 
     def parts(self, stratum: Stratum) -> list[list[list[str]]]:
         """The group cut so that pairs of a stratum are: within one part, between its pieces (leaf: one piece a part)."""
@@ -54,13 +43,18 @@ def groups_of(inventory: Inventory) -> dict[str, Group]:
 def _group(key: str, nodes: Iterable[Node]) -> Group:
     leaves: dict[str, list[str]] = {}
     spines: dict[str, list[str]] = {}
+    spine_of: dict[str, str] = {}
     ids: list[str] = []
-    bare = 0
     for node in nodes:
         ids.append(node.instance_id)
-        if node.leaf is None:
-            bare += 1
-            continue
-        leaves.setdefault(node.leaf, []).append(node.instance_id)
-        spines.setdefault(node.spine or node.leaf, []).append(node.instance_id)
-    return Group(key, tuple(ids), leaves, spines, bare)
+        if node.leaf is not None:
+            leaves.setdefault(node.leaf, []).append(node.instance_id)
+            spine_of[node.leaf] = node.spine or node.leaf
+            spines.setdefault(spine_of[node.leaf], []).append(node.instance_id)
+    placed = sum(map(len, leaves.values()))
+    possible = {
+        Stratum.LEAF: tuple(one for members in leaves.values() if len(members) > 1 for one in members),
+        Stratum.SPINE: tuple(one for leaf, members in leaves.items() if len(spines[spine_of[leaf]]) > len(members) for one in members),
+        Stratum.CROSS: tuple(one for members in spines.values() if placed > len(members) for one in members),
+    }
+    return Group(key, tuple(ids), leaves, spines, possible)

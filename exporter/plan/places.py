@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from exporter.inventory.model import Node, Stratum, group_of, stratum_of
-from exporter.plan.gates import Closed, Moment, first_closed
+from exporter.plan.gates import Closed, FirstClosed, Moment
 from exporter.plan.planned import PlannedRun, Unplaced, Why, World, run_name
 from exporter.plan.probes import ProbePlan
 from exporter.plan.singles import Singles
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 CHOICE = 24
 """So many partners are compared before one is taken."""
+LOOK = 1024
+"""And so many nodes are looked at for them."""
 
 
 class Places:
@@ -47,10 +50,11 @@ class Places:
             world = self._world
             moment = Moment(world.now, self._planner.settings.gates, world.paused, world.quiet.get(plan.name), world.background)
             seen: dict[str, Closed | None] = {}
+            first = FirstClosed(plan.needs, moment)
 
             def look(node: Node) -> Closed | None:
                 if node.instance_id not in seen:
-                    seen[node.instance_id] = first_closed(node, plan.needs, moment)
+                    seen[node.instance_id] = first(node)
                 return seen[node.instance_id]
 
             self._gates[plan.name] = look
@@ -88,20 +92,19 @@ class Places:
         if self.held(plan):
             return
         now = self._world.now
-        for one in single.ready(now):
-            if self.free <= 0 or most <= 0:
-                return
-            node = self._world.inventory.get(one)
-            if node is None or self.busy(one):
-                continue
-            closed = self.gate(plan)(node) or self._planner.accounts.closed(node, plan.cost, now)
-            if closed is not None:
-                single.wait(one, now, str(closed))
-                continue
-            self._place(plan, (node,), "due", int(single.due_of(one)), (one,))
-            single.why.pop(one, None)
-            single.set(one, single.after(one, now))
-            most -= 1
+        with contextlib.closing(single.ready(now)) as due:
+            while self.free > 0 and most > 0 and (one := next(due, None)) is not None:
+                node = self._world.inventory.get(one)
+                if node is None or self.busy(one):
+                    continue
+                closed = self.gate(plan)(node) or self._planner.accounts.closed(node, plan.cost, now)
+                if closed is not None:
+                    single.wait(one, now, str(closed))
+                    continue
+                self._place(plan, (node,), "due", int(single.due_of(one)), (one,))
+                single.why.pop(one, None)
+                single.set(one, single.after(one, now))
+                most -= 1
 
     def newcomers(self, plan: ProbePlan) -> None:
         """Pair nodes that joined in mid-round: with a known-good node where there is one, else with each other."""
@@ -217,7 +220,7 @@ class Places:
 
     @staticmethod
     def _from_somewhere(ids: tuple[str, ...], salt: str) -> Iterator[str]:
-        """All ids once, from a place that depends on `salt`, so that suspects do not all ask the same partner."""
+        """Ids, each once, from a place that depends on `salt`, so that suspects do not all ask the same partner."""
         start = int.from_bytes(hashlib.sha256(salt.encode()).digest()[:4], "big") % len(ids)
-        yield from ids[start:]
-        yield from ids[:start]
+        for step in range(min(len(ids), LOOK)):
+            yield ids[(start + step) % len(ids)]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from exporter.config.planning import Planning
-from exporter.inventory.model import Inventory, Node
+from exporter.inventory.model import Inventory, Node, group_of
 from exporter.plan.book import NodeBook
 from exporter.plan.budget import Books
 from exporter.plan.cost import Cost
@@ -27,6 +27,8 @@ from exporter.plan.turn import Turn
 from probes.reasons import Outcome, Reason
 
 AUTO_CONCURRENCY = 64
+LARGE = 500
+"""Nodes of a group from which only one round begins in one decision; the next one begins in the decision after."""
 FEW = 3
 """Nodes up to which one run at a time is enough."""
 NEVER_LATER_THAN = 60.0
@@ -63,6 +65,10 @@ class Planner:
         self.newcomers: dict[str, dict[str, None]] = {}
         self.probes_by_name: dict[str, ProbePlan] = {}
         self._singles: dict[str, Singles] = {}
+        self._standing: dict[str, tuple[str, tuple[str, ...]]] = {}
+        self._reconfigured = True
+        self._members: dict[str, frozenset[str]] = {}
+        self._changed: set[str] = set()
         self._resumed: set[tuple[str, str]] = set()
         for instance_id, record in journal.under("node/"):
             try:
@@ -91,6 +97,7 @@ class Planner:
         self._singles = {plan.name: self._singles.get(plan.name, Singles(plan)).planned_by(plan)
                          for plan in self.probes_by_name.values() if plan.ranks == 1}
         self.newcomers = {plan.name: self.newcomers.get(plan.name, {}) for plan in self.probes_by_name.values() if plan.ranks == 2}
+        self._reconfigured = True
         if self.inventory.nodes:
             inventory, self.inventory = self.inventory, Inventory()
             self.take_in(inventory, inventory.taken)
@@ -100,7 +107,13 @@ class Planner:
         if inventory is self.inventory:
             return
         self.inventory = inventory
+        standing = {node.instance_id: (group_of(node), node.network_nodes) for node in inventory}
+        if standing == self._standing and not self._reconfigured:
+            self._rename(inventory)
+            return
+        self._standing, self._reconfigured = standing, False
         self.groups = groups_of(inventory)
+        self._members = {key: frozenset(group.ids) for key, group in self.groups.items()}
         for node in inventory:
             book = self.books.get(node.instance_id)
             if book is None:
@@ -124,6 +137,13 @@ class Planner:
             else:
                 self._update_turns(plan)
 
+    def _rename(self, inventory: Inventory) -> None:
+        for node in inventory:
+            book = self.books[node.instance_id]
+            if book.name != node.name:
+                book.name = node.name
+                self._write(node.instance_id)
+
     def due(self, world: World) -> Decision:
         """The runs to start now. Re-pairings first, then new nodes and the rest of the rounds; never more than the concurrency allows."""
         self.take_in(world.inventory, world.now)
@@ -135,16 +155,18 @@ class Planner:
             places.singles(self.probes_by_name[probe], single, math.ceil(places.free / 2) if waiting else places.free)
         for probe in self.newcomers:
             places.newcomers(self.probes_by_name[probe])
+        begun = False
         for key, turn in self.turns.items():
             gate = places.gate(turn.plan)
             if key not in self._resumed:
                 self._resumed.add(key)
                 turn.resume(world.now, self.groups[key[1]], self.inventory, self.books, gate)
-            if turn.may_begin(world.now) and not places.held(turn.plan):
+            if not begun and turn.may_begin(world.now) and not places.held(turn.plan):
                 self._begin(key, turn, world.now, places)
+                begun = len(self.groups[key[1]].ids) > LARGE
             turn.look_again(world.now, self.inventory, gate, places.busy)
         places.rounds()
-        wake_at = self._wake(world.now) if places.free else world.now + NEVER_LATER_THAN
+        wake_at = self._wake(world.now) if places.free or begun else world.now + NEVER_LATER_THAN
         return Decision(tuple(places.runs), tuple(unplaced), wake_at)
 
     def finished(self, ended: Ended) -> PlannedRun | None:
@@ -186,6 +208,15 @@ class Planner:
         """A run of a decision was never started (the launcher or the loop refused it)."""
         self.finished(Ended(run_id, at, Outcome.UNKNOWN, Reason.LAUNCH_FAILED, Cost(0.0, 0.0, 0, 0, 0)))
 
+    def sync(self) -> None:
+        """Bring the records of nodes in the journal up to date."""
+        for instance_id in self._changed:
+            book = self.books.get(instance_id)
+            if book is not None:
+                book.budget = self.accounts.dump(instance_id)
+                self.journal.put(f"node/{instance_id}", book.dump())
+        self._changed.clear()
+
     def concurrency(self) -> int:
         """Probe runs at the same time: as configured, else what the rounds need to end within their spread, at most 64."""
         if self.settings.budget.concurrency is not None:
@@ -221,8 +252,7 @@ class Planner:
     def _begin(self, key: tuple[str, str], turn: Turn, now: float, places: Places) -> None:
         group = self.groups[key[1]]
         turn.begin(now, group, self.inventory, self.books, places.gate(turn.plan), self.settings.stratum_interval)
-        for one in group.ids:
-            self.newcomers[turn.plan.name].pop(one, None)
+        self.newcomers[turn.plan.name] = {one: None for one in self.newcomers[turn.plan.name] if one not in self._members[key[1]]}
         self._keep_places(turn)
         self.journal.put(f"round/{key[0]}/{key[1]}", turn.dump())
 
@@ -242,19 +272,23 @@ class Planner:
                         self.journal.problems.append(f"record round/{plan.name}/{name} is not usable, its rounds begin anew: {error!r}")
                         turn = self.turns[plan.name, name] = Turn(plan, name)
             before = set(turn.circle.members)
-            if turn.circle.update(group.ids):
-                turn.remove(before - set(group.ids))
+            members = self._members[name]
+            if turn.circle.update(members):
+                turn.remove(before - members)
                 self._keep_places(turn)
                 if turn.started is not None:
                     self.journal.put(f"round/{plan.name}/{name}", turn.dump())
-            for one in group.ids:
-                entry = self.books[one].entry(plan.name)
-                if turn.started is not None and entry.tried is None and self.books[one].first_seen > turn.started:
+            for one in sorted(members - before):
+                book = self.books[one]
+                if turn.started is not None and book.first_seen > turn.started and book.entry(plan.name).tried is None:
                     self.newcomers[plan.name][one] = None
         for one in [one for one in self.newcomers[plan.name] if one not in self.inventory]:
             del self.newcomers[plan.name][one]
 
     def _keep_places(self, turn: Turn) -> None:
+        if not turn.circle.moved:
+            return
+        turn.circle.moved = False
         probe = turn.plan.name
         placed: list[tuple[int | None, str]] = [(index, one) for index, one in enumerate(turn.circle.places) if one is not None]
         for index, one in placed + [(None, one) for one in turn.circle.extra]:
@@ -271,9 +305,7 @@ class Planner:
             self._write(instance_id)
 
     def _write(self, instance_id: str) -> None:
-        book = self.books[instance_id]
-        book.budget = self.accounts.dump(instance_id)
-        self.journal.put(f"node/{instance_id}", book.dump())
+        self._changed.add(instance_id)
 
     def _wake(self, now: float) -> float:
         """When something may start by the clock alone; ends of runs and changes of nodes come as events."""

@@ -26,6 +26,8 @@ class Circle:
     extra: list[str] = field(default_factory=list)
     round: int = 0
     offset: int = 0
+    moved: bool = True
+    """Whether nodes have other places than when this was last set to False."""
 
     @property
     def members(self) -> list[str]:
@@ -46,6 +48,7 @@ class Circle:
         known = set(self.members)
         if present == known:
             return False
+        self.moved = True
         self.places = [one if one in present else None for one in self.places]
         self.extra = [one for one in self.extra if one in present] + sorted(present - known)
         if self.round == 0:
@@ -84,6 +87,8 @@ class Circle:
         return found
 
     def _close_up(self) -> None:
+        if self.extra or None in self.places[:-1]:
+            self.moved = True
         self.places = [*self.members]
         self.extra = []
         if len(self.places) % 2:

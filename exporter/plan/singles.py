@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import math
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING
 
 from exporter.inventory.model import Inventory, Node
@@ -54,16 +54,19 @@ class Singles:
         phase = self._phase(instance_id) * interval
         return math.ceil((tried + interval / 2 - phase) / interval) * interval + phase
 
-    def ready(self, now: float) -> list[str]:
-        """Ids that are due, longest waiting first. They stay due until `set` moves them."""
-        found: list[tuple[float, str]] = []
-        while self._heap and self._heap[0][0] <= now:
-            due, one = heapq.heappop(self._heap)
-            if self._due.get(one) == due:
-                found.append((due, one))
-        for item in found:
-            heapq.heappush(self._heap, item)
-        return [one for _, one in found]
+    def ready(self, now: float) -> Generator[str, None, None]:
+        """Ids that are due, longest waiting first. One that `set` does not move stays due."""
+        looked: list[tuple[float, str]] = []
+        try:
+            while self._heap and self._heap[0][0] <= now:
+                due, one = heapq.heappop(self._heap)
+                if self._due.get(one) == due:
+                    looked.append((due, one))
+                    yield one
+        finally:
+            for due, one in looked:
+                if self._due.get(one) == due:
+                    heapq.heappush(self._heap, (due, one))
 
     def due_of(self, instance_id: str) -> float:
         """When a node is due."""

@@ -73,7 +73,7 @@ class Turn:
     def begin(self, now: float, group: Group, inventory: Inventory, books: Mapping[str, NodeBook], gate: Gate,
               stratum_interval: float) -> None:
         """Begin the next round: its pairs, oldest measurement first, and partners for those that the round leaves alone."""
-        self.kind = self._kind(now, group, inventory, books, stratum_interval)
+        self.kind = self._kind(now, group, books, stratum_interval)
         self.number += 1
         self.started = now
         if self.kind == "circle":
@@ -97,8 +97,9 @@ class Turn:
 
     def _fill(self, now: float, pairs: list[Pair], group: Group, inventory: Inventory, books: Mapping[str, NodeBook], gate: Gate) -> None:
         started = self.started or now
-        entries = {one: books[one].entry(self.plan.name) for one in group.ids}
-        todo = {one for one in group.ids if (entries[one].tried or 0.0) < started}
+        name = self.plan.name
+        entries = {one: books[one].entry(name) for one in group.ids}
+        todo = {one for one, entry in entries.items() if (entry.tried or 0.0) < started}
         shut: dict[str, str] = {}
         for one in todo:
             node = inventory.get(one)
@@ -202,7 +203,7 @@ class Turn:
     def _usable(self, one: str, other: str) -> bool:
         return (one, other) not in self.met and (other, one) not in self.met
 
-    def _kind(self, now: float, group: Group, inventory: Inventory, books: Mapping[str, NodeBook], interval: float) -> str:
+    def _kind(self, now: float, group: Group, books: Mapping[str, NodeBook], interval: float) -> str:
         """A round of one stratum when half of the nodes that have such a partner waited longer than `interval` for one; else the circle's.
 
         Never two of them in a row, so that the circle goes on.
@@ -210,14 +211,9 @@ class Turn:
         if self.kind != "circle" or self.number == 0 or len(group.leaves) == 0:
             return "circle"
         for stratum in STRATA:
-            possible = late = 0
-            for one in group.ids:
-                node = inventory.get(one)
-                if node is not None and group.possible(stratum, node):
-                    possible += 1
-                    book = books[one]
-                    late += now - book.entry(self.plan.name).strata.get(stratum.value, book.first_seen) > interval
-            if possible and late * 2 >= possible:
+            possible = group.possible[stratum]
+            late = sum(now - books[one].measured_at(self.plan.name, stratum) > interval for one in possible)
+            if possible and late * 2 >= len(possible):
                 return stratum.value
         return "circle"
 
