@@ -22,8 +22,8 @@ from exporter.judge.observation import devices_of
 from exporter.judge.verdict import Verdict
 from exporter.judge.witnesses import Answers
 from exporter.launch import Launcher
-from exporter.look import Look
 from exporter.ledger import Ledger
+from exporter.look import Look
 from exporter.publish.publisher import Publisher
 from exporter.runs import Run, RunSpec, missing_result, new_run_id
 from exporter.scheduler import Scheduler, Tick

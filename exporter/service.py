@@ -23,6 +23,8 @@ from exporter.publish.publisher import Publisher
 from exporter.publish.server import MetricsServer
 from exporter.runs import Run
 from exporter.scheduler import Scheduler
+from exporter.status import StatusBoard
+from exporter.status.pages import pages
 
 CLOSE_SECONDS = 5.0
 
@@ -46,7 +48,10 @@ class Service:
         self._wishes: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._listeners: list[Listener] = []
         self.control: Control | None = None
-        self._server = MetricsServer(config.server, lambda: self._publisher.snapshot, healthy=self._unhealthy, reload=self._reload)
+        self._leader: Callable[[], str] = lambda: ""
+        self._board = StatusBoard(leader=lambda: self._leader())
+        self._server = MetricsServer(config.server, lambda: self._publisher.snapshot, healthy=self._unhealthy, reload=self._reload,
+                                     pages=pages(self._board))
 
     @property
     def url(self) -> str:
@@ -76,8 +81,9 @@ class Service:
                 options = {"ask": cluster.answers, "make_fleet": cluster.fleet, "on_fleet": cluster.launcher.adopt,
                            "on_durable": cluster.launcher.release,
                            "conditions": lambda: Conditions(cluster.paused, cluster.background())}
+                self._leader = lambda: cluster.election.holder if cluster.election is not None else ""
             control = Control(self._config, events=self._events, launcher=launcher, scheduler=self._scheduler, publisher=self._publisher,
-                              secrets_dir=folder, **options)
+                              secrets_dir=folder, board=self._board, **options)
             self.control = control
             for listener in self._listeners:
                 control.listen(listener)

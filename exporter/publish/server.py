@@ -57,7 +57,8 @@ class MetricsServer:
 
     `healthy` says what is wrong with the service, or None. `reload` serves POST /-/reload where the configuration turns that on. `parts`
     are rendered at each scrape beside those of the process itself; one that raises is left out and counted. `pages` are served for GET
-    at their paths, behind the same authentication. Raises OSError naming the address when it cannot listen, WebConfigError when the web configuration or the bearer token cannot be used.
+    at their paths, behind the same authentication. Raises OSError naming the address when it cannot listen, WebConfigError when the web
+    configuration or the bearer token cannot be used.
     """
 
     def __init__(self, config: Server, snapshot: Callable[[], Snapshot], *, healthy: Check = lambda: None, reload: Reload | None = None,

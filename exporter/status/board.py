@@ -2,8 +2,8 @@
 
     control loop ─> verdict, change, turn ─> snapshot (swapped by reference) ─> status, explain
 
-Bounds: one entry per node and probe (`MAX_ENTRIES`), three briefs in each, the last `RECENT` runs, the last `CHANGES` conclusions, 32 MiB of
-packed details. What does not fit is counted and said.
+Bounds: one entry per node and probe (`MAX_ENTRIES`), three briefs in each, the last `RECENT` runs, the last `CHANGES` conclusions, 32 MiB
+of packed details. What does not fit is counted and said.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ Key = tuple[str, str]
 class Looked:
     """What the control loop saw in one turn. Times are Unix seconds; nodes are names.
 
-    `jobs` are those of the scheduler: id, probe, target, nodes and next time. `planned` names the probes that are planned over every node of
-    `inventory`, `rounds` says where their rounds stand. `gates` has the closed gates of a node: by node, by probe, gate and why.
+    `jobs` are those of the scheduler: id, probe, target, nodes and next time. `planned` names the probes that are planned over every node
+    of `inventory`, `rounds` says where their rounds stand. `gates` has the closed gates of a node: by node, by probe, gate and why.
     `alone` has nodes that have no partner in a round, and why, by probe. `leading` None means that there is no election.
     """
 
@@ -132,7 +132,8 @@ class StatusBoard:
     def remember(self, node: str, probe: str, outcome: str, reason: str, at: float) -> None:
         """What the journal knows of a conclusive verdict before this process began; only where nothing newer is known."""
         if (node, probe) not in self._entries:
-            brief = Brief("", probe, node, (node,), at, at, outcome, reason, "from the journal: the run was before this process began", None, "")
+            message = "from the journal: the run was before this process began"
+            brief = Brief("", probe, node, (node,), at, at, outcome, reason, message, None, "")
             self._take(self._entries, (node, probe), brief)
 
     def change(self, change: Change) -> None:

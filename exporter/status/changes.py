@@ -24,7 +24,8 @@ def of_run(brief: Brief, detail: Json | None) -> Iterator[str]:
     yield from _speed(brief, detail.get("thresholds", []), detail, reason)
     yield from _answer(detail.get("proofs", []), reason)
     if brief.bad and reason not in _TOLD:
-        yield f"A run that ends otherwise than with {reason.value} ({REASONS[reason].meaning}). First thing to do: {REASONS[reason].action}."
+        info = REASONS[reason]
+        yield f"A run that ends otherwise than with {reason.value} ({info.meaning}). First thing to do: {info.action}."
 
 
 _TOLD = frozenset({Reason.BELOW_FLOOR, Reason.TCP_FALLBACK, Reason.EFA_PARTIAL, Reason.WRONG_CONTENT, Reason.EFA_NO_RDMA, Reason.NOT_EFA})
@@ -35,8 +36,8 @@ def of_entry(entry: Entry) -> Iterator[str]:
     shown = entry.shown
     if entry.unknowns and entry.conclusive:
         runs = "run" if entry.unknowns == 1 else "runs"
-        yield (f"{entry.unknowns} {runs} since could not measure, the last with {entry.last.reason}: the verdict of {shown.run_id} stays until a "
-               "conclusive run contradicts it or the node leaves.")
+        yield (f"{entry.unknowns} {runs} since could not measure, the last with {entry.last.reason}: the verdict shown stays until a "
+               "conclusive run contradicts it or what it is about leaves.")
     elif not shown.conclusive:
         yield "Any conclusive run: there has been none yet, so the verdict is unknown."
     elif shown.bad and shown.run_id and len(shown.nodes) < 2:
@@ -59,10 +60,11 @@ def of_case(case: Json | None, path: Json | None, findings: list[Json]) -> Itera
     if case is not None and case["explained_by"]:
         yield f"First of all the lower layer: {case['explained_by']}. Until that is over, nothing is asked about {case['node']} here."
     if path is not None and path["finding"] is None:
-        yield (f"They failed together {_count(path['failed'], 'time')} and both pass elsewhere: one more failed run of the two makes their path "
-               "a finding, one that passes ends the case.")
+        yield (f"They failed together {_count(path['failed'], 'time')} and both pass elsewhere: one more failed run of the two makes "
+               "their path a finding, one that passes ends the case.")
     elif path is not None:
-        yield f"{_count(max(path['needed'] - path['passed'], 1), 'run')} between the two that pass end the finding of their {path['finding']['kind']}."
+        left = max(path["needed"] - path["passed"], 1)
+        yield f"{_count(left, 'run')} between the two that pass{'es' if left == 1 else ''} end{'s' if left == 1 else ''} the finding."
     for found in findings:
         if found["kind"] == "group":
             yield (f"The finding of {found['subjects'][0]} {found['subjects'][1]} ends when most of the last runs that touch it pass; its "
@@ -89,9 +91,10 @@ def _transport(brief: Brief, witnesses: list[Json], reason: Reason) -> Iterator[
     if brief.transport in (None, "efa_rdma") or not witnesses:
         return
     required = brief.mode == "efa"
-    if required and reason in (Reason.TCP_FALLBACK, Reason.NOT_EFA) or (not required and brief.transport in ("tcp", "intra_node")):
+    if (required and reason in (Reason.TCP_FALLBACK, Reason.NOT_EFA)) or (not required and brief.transport in ("tcp", "intra_node")):
         if not required:
-            yield f"Transport `any` is asked for, so {brief.transport} is a fact and no fault; with transport `efa` this run would have failed."
+            yield (f"Transport `any` is asked for, so {brief.transport} is a fact and no fault; with transport `efa` this run would have "
+                   "failed.")
         for one in witnesses:
             if one["witness"] == "tcp" and one["says"] in ("payload", "some"):
                 sent, received = (one["numbers"].get(name) or 0 for name in ("tcp_sent", "tcp_received"))
@@ -108,8 +111,8 @@ def _transport(brief: Brief, witnesses: list[Json], reason: Reason) -> Iterator[
             if one["says"] == "efa_partial":
                 yield f"{one['where']}: {_whole(one)}"
     elif brief.transport == "efa_no_rdma" and reason is Reason.EFA_NO_RDMA:
-        yield (f"The RDMA counters of every node would have to rise by {RISE:.0%} of the payload; send and receive carried it. First thing to do: "
-               f"{REASONS[reason].action}.")
+        yield (f"The RDMA counters of every node would have to rise by {RISE:.0%} of the payload; send and receive carried it. "
+               f"First thing to do: {REASONS[reason].action}.")
 
 
 def _wanted(one: Json) -> str:
@@ -121,8 +124,8 @@ def _wanted(one: Json) -> str:
         return {
             "unknown": f"EFA counters of this node over the run's window ({one['text']})",
             "supports": "what other traffic there was just before and after the run",
-            "background": f"a payload of at least {size(BACKGROUND * background)} ({BACKGROUND:g} times the background), or a quieter moment; it "
-                          f"was {size(payload)}",
+            "background": f"a payload of at least {size(BACKGROUND * background)} ({BACKGROUND:g} times the background), or a quieter "
+                          f"moment; it was {size(payload)}",
             "part": f"counters that rise by {RISE:.0%} of the payload ({one['text']})",
             "flat": f"counters that rise by {RISE:.0%} of the payload ({one['text']})",
             "idle": f"a payload of at least {size(MIN_PAYLOAD)}",
@@ -136,7 +139,8 @@ def _wanted(one: Json) -> str:
 def _whole(one: Json) -> str:
     numbers = one["numbers"]
     if "fair" in numbers:
-        return f"every rail has to carry at least {RAIL_SHARE:.0%} of its fair part, {size(RAIL_SHARE * numbers['fair'])} here ({one['text']})."
+        least = f"{RAIL_SHARE:.0%} of its fair part, {size(RAIL_SHARE * numbers['fair'])} here"
+        return f"every rail has to carry at least {least} ({one['text']})."
     if "nics_allocated" in numbers:
         return f"all {numbers['nics_allocated']:.0f} allocated NICs have to be used ({one['text']})."
     return f"its log must not say: {one['text']}."
@@ -150,7 +154,8 @@ def _speed(brief: Brief, thresholds: list[Json], detail: Json, reason: Reason) -
     below = [one for one in thresholds if one["share"] < 1]
     for one in below[:3]:
         need = f"at least {_figure(one, 'limit')}" if one["measure"] == "bandwidth" else f"at most {_figure(one, 'limit')}"
-        yield f"{one['node']}: {one['operation']} of {size(one['bytes'])} in {one['memory']} must reach {need}; it was {_figure(one, 'value')}."
+        what = f"{one['operation']} of {size(one['bytes'])} in {one['memory']}"
+        yield f"{one['node']}: {what} must reach {need}; it was {_figure(one, 'value')}."
     if len(below) > 3:
         yield f"And {len(below) - 3} more figures below their floors."
     if below and reason is Reason.CPU_STARVED:
@@ -165,7 +170,8 @@ def _speed(brief: Brief, thresholds: list[Json], detail: Json, reason: Reason) -
 def _answer(proofs: list[Json], reason: Reason) -> Iterator[str]:
     if reason is Reason.WRONG_CONTENT:
         says = next((proof["says"] for proof in proofs if proof["name"] == "answer"), "")
-        yield f"Every check has to find the bytes that were sent{': ' + says if says else ''}. Fast and wrong stays failed, whatever the speed."
+        yield (f"Every check has to find the bytes that were sent{': ' + says if says else ''}. Fast and wrong stays failed, whatever the "
+               "speed.")
 
 
 def _figure(one: Json, name: str) -> str:

@@ -31,7 +31,8 @@ def status(snapshot: Snapshot, now: float, *, notable: bool = False) -> Json:
     gates = list(_gates(snapshot))
     shown = [row for row in rows if not notable or row["state"] != "good" or row["last"]["outcome"] != "ok"]
     return {
-        "schema": SCHEMA, "at": snapshot.at, "now": now, "version": looked.version, "stale": stale, "health": _health(states, stale=stale, found=bool(snapshot.cases.findings)),
+        "schema": SCHEMA, "at": snapshot.at, "now": now, "version": looked.version, "stale": stale,
+        "health": _health(states, stale=stale, found=bool(snapshot.cases.findings)),
         "leading": looked.leading, "leader": looked.leader, "paused": looked.paused, "quiet": dict(looked.quiet),
         "config": {"ok": looked.config_ok, "error": looked.config_error, "at": looked.config_at},
         "counts": {"nodes": len({row["node"] for row in rows}), "states": states, "runs": snapshot.runs, "running": len(looked.running),
@@ -50,7 +51,8 @@ def status(snapshot: Snapshot, now: float, *, notable: bool = False) -> Json:
 
 
 def state_of(snapshot: Snapshot, node: str, probe: str) -> str:
-    """How a node stands for a probe: `named`, `group`, `suspect`, `bad`, `cleared` (its last run was bad, and not for it), `good`, `unknown`.
+    """How a node stands for a probe: `named`, `group`, `suspect`, `bad`, `cleared` (its last run was bad, and it is not blamed), `good` or
+    `unknown`.
 
     Localisation speaks first: a bad run of a pair is not yet a bad node. Without it (a static list of nodes) the runs speak for themselves.
     """
@@ -109,7 +111,8 @@ def _entry(entry: Entry | None, now: float) -> Json:
     if entry is None:
         return {"last": None, "conclusive": None, "before": None, "since": None, "age": None, "unknowns": 0, "transport": None}
     shown = entry.conclusive[0] if entry.conclusive else None
-    return {"last": _short(entry.last), "conclusive": _short(shown), "before": _short(entry.conclusive[1] if len(entry.conclusive) > 1 else None),
+    before = entry.conclusive[1] if len(entry.conclusive) > 1 else None
+    return {"last": _short(entry.last), "conclusive": _short(shown), "before": _short(before),
             "since": entry.since, "age": now - shown.finished if shown is not None else None, "unknowns": entry.unknowns,
             "transport": (shown or entry.last).transport}
 

@@ -1,7 +1,7 @@
 """Why a verdict is what it is: for a run, a node, a pair or a canary target. Pure, over a snapshot of the board.
 
-Schema `efa-pulse/explain/v1`: one section for each probe, with the run whose verdict holds, its three proofs, every witness with its numbers,
-thresholds with their source, partners and rounds, what localisation thinks, and what would change it.
+Schema `efa-pulse/explain/v1`: one section for each probe, with the run whose verdict holds, its three proofs, every witness with its
+numbers, thresholds with their source, partners and rounds, what localisation thinks, and what would change it.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ def _section(snapshot: Snapshot, brief: Brief, entry: Entry | None, now: float, 
     seen: list[str] = []
     for node in dict.fromkeys(nodes):
         case = snapshot.cases.of_node(node, brief.probe)
-        groups = [found for found in snapshot.cases.findings_of(node, brief.probe) if found["kind"] == "group" and found["says"] not in seen]
+        groups = [found for found in snapshot.cases.findings_of(node, brief.probe)
+                  if found["kind"] == "group" and found["says"] not in seen]
         seen += [found["says"] for found in groups]
         told += changes.of_case(case, None, groups)
     told += changes.of_case(None, path, [])
@@ -126,16 +127,14 @@ def _standing(snapshot: Snapshot, node: str, probe: str) -> Json:
         if device is not None:
             hypotheses.append({"kind": "nic", "subject": f"{node} {device}", "score": case["score"],
                                "says": "this one device carried too little in its failures with every good partner"})
-        for failure in case["failures"]:
-            hypotheses.append({"kind": "partner", "subject": failure["partner"], "score": failure["partner_score"],
-                               "says": f"{failure['partner']} would be the bad one; it is {failure['partner_state']} now"})
-    for path in snapshot.cases.pairs:
-        if path["probe"] == probe and node in path["nodes"]:
-            hypotheses.append({"kind": "path", "subject": PAIR.join(path["nodes"]), "score": path["score"],
-                               "says": f"failed {path['failed']}, passed {path['passed']} times since, and both pass with others"})
-    for one in found:
-        if one["kind"] == "group":
-            hypotheses.append({"kind": "group", "subject": " ".join(one["subjects"]), "score": one["score"], "says": one["says"]})
+        hypotheses += [{"kind": "partner", "subject": failure["partner"], "score": failure["partner_score"],
+                        "says": f"{failure['partner']} would be the bad one; it is {failure['partner_state']} now"}
+                       for failure in case["failures"]]
+    hypotheses += [{"kind": "path", "subject": PAIR.join(path["nodes"]), "score": path["score"],
+                    "says": f"failed {path['failed']}, passed {path['passed']} times since, and both pass with others"}
+                   for path in snapshot.cases.pairs if path["probe"] == probe and node in path["nodes"]]
+    hypotheses += [{"kind": "group", "subject": " ".join(one["subjects"]), "score": one["score"], "says": one["says"]}
+                   for one in found if one["kind"] == "group"]
     return {"node": node, "state": state_of(snapshot, node, probe), "suspicion": case["score"] if case is not None else 0.0, "case": case,
             "findings": found, "hypotheses": sorted(hypotheses, key=lambda one: -float(one["score"]))}
 
@@ -232,7 +231,8 @@ def _run(snapshot: Snapshot, run_id: str) -> Brief | None:
 
 
 def _pairs_of(snapshot: Snapshot, nodes: set[str]) -> list[str]:
-    return list(dict.fromkeys(brief.target for brief in _briefs(snapshot) if set(brief.nodes) & nodes and len(set(brief.nodes)) == 2))[:NEAR]
+    found = (brief.target for brief in _briefs(snapshot) if set(brief.nodes) & nodes and len(set(brief.nodes)) == 2)
+    return list(dict.fromkeys(found))[:NEAR]
 
 
 def _near(snapshot: Snapshot, what: str, nodes: set[str]) -> list[str]:

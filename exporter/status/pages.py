@@ -23,7 +23,8 @@ LONGEST_NAME = 600
 def pages(board: StatusBoard, clock: Callable[[], float] = time.time) -> Mapping[str, Page]:
     """The pages for `MetricsServer`."""
     return {"/api/status": Page("what is known now, as JSON; only=notable leaves out what is good", _status(board, clock)),
-            "/api/explain": Page("why a verdict is what it is, as JSON; what=RUN, NODE, PAIR (a--b) or canary target", _explain(board, clock))}
+            "/api/explain": Page("why a verdict is what it is, as JSON; what=RUN, NODE, PAIR (a--b) or canary target",
+                                 _explain(board, clock))}
 
 
 def _status(board: StatusBoard, clock: Callable[[], float]) -> Handler:
