@@ -138,7 +138,10 @@ class Supervisor:
             ready, _, _ = select.select([channel], [], [], min(SAMPLE_SECONDS, ends_at - now))
             if not ready:
                 continue
-            piece = channel.recv(1 << 16)
+            try:
+                piece = channel.recv(1 << 16)
+            except ConnectionResetError:  # killed before it had read our last answer
+                piece = b""
             if not piece:
                 return (None, "") if self._report is not None else self._died(child)
             buffer += piece

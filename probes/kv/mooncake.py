@@ -52,7 +52,7 @@ class MooncakeProbe:
 
         def load(address: str) -> Callable[[], MooncakeEngine]:
             # The engine's own limit on one transfer must end before ours, or a dead path shows as a hang instead of a failed transfer.
-            timeout = min(LONGEST_TIMEOUT, max(SHORTEST_TIMEOUT, ctx.remaining() / 2))
+            timeout = min(LONGEST_TIMEOUT, max(SHORTEST_TIMEOUT, ctx.remaining() / 3))
             chosen = {"MC_TRANSFER_TIMEOUT": f"{timeout:.0f}"} | ({"FI_PROVIDER": "efa"} if efa else {})
             defaults = {"MC_LOG_LEVEL": "INFO"} | ({"MC_USE_IPV6": "1"} if _is_v6(address) else {})
             findings.extend(loading.steer(chosen, defaults, STEERING, params.env, pinned=efa))

@@ -60,7 +60,7 @@ class NixlProbe:
             findings.extend(loading.steer(pins.variables, LOG_LEVELS, STEERING, params.env, pinned=efa))
             module = loading.load_engine(MODULES, INSTALL)
             name = f"efa-pulse-{ctx.env.run_id}-{ctx.env.rank}"
-            timeout = min(LONGEST_TIMEOUT, max(SHORTEST_TIMEOUT, ctx.remaining() / 2))
+            timeout = min(LONGEST_TIMEOUT, max(SHORTEST_TIMEOUT, ctx.remaining() / 3))
             return lambda: NixlEngine(module, name, pins.backend, "VRAM" if params.memory == "gpu" else "DRAM", ctx.log_path,
                                       timeout=timeout, pinned=efa)
 

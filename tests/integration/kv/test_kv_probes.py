@@ -15,7 +15,7 @@ import pytest
 from exporter.launch.local import LocalLauncher
 from exporter.runs import Run, RunSpec, new_run_id
 from probes.processes import descendants
-from probes.reasons import Outcome, Reason, worst
+from probes.reasons import Reason, worst
 from probes.result import LIMIT, Measurement, Phase, Result, decode, encode
 
 pytestmark = pytest.mark.usefixtures("no_process_left")
@@ -55,6 +55,15 @@ class Pairs:
                 return
             time.sleep(0.02)
         raise AssertionError("the run never came to measure")
+
+    def wait_for_result(self, run: RunSpec, rank: int, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        mark = self.directory / run.run_id / f"rank-{rank}.result"
+        while time.monotonic() < until:
+            if not decode(mark.read_bytes()).reason.value.startswith("died_in_"):
+                return
+            time.sleep(0.05)
+        raise AssertionError(f"rank {rank} left no result")
 
 
 @pytest.fixture
@@ -236,16 +245,23 @@ class TestFailures:
 
     @pytest.mark.parametrize("probe", ENGINES)
     def test_a_target_that_stops_answering_is_not_a_failed_network(self, pairs: Pairs, probe: str) -> None:
-        deadline = 14.0
-        run = pairs.start(probe, {**LONG, "seconds": 3}, deadline=deadline)
+        deadline = 24.0
+        run = pairs.start(probe, {**LONG, "seconds": 10}, deadline=deadline)
         pairs.wait_for_measure(run)
+        time.sleep(0.3)
         frozen = engine_process(1)
         os.kill(frozen, signal.SIGSTOP)
+        pairs.wait_for_result(run, 0, deadline + 5)
+        os.kill(frozen, signal.SIGKILL)
         initiator, target = pairs.end(deadline)
         assert initiator.reason is Reason.PEER_LOST, initiator.message
+        assert "rank 1" in initiator.message
         assert initiator.finished - initiator.started < deadline
-        assert target.outcome in {Outcome.FAILED, Outcome.UNKNOWN}
-        assert target.reason is Reason.DEADLINE
+        assert target.reason is Reason.KILLED
+
+    def test_a_rank_killed_before_it_heard_an_answer_still_leaves_its_reason(self, pairs: Pairs) -> None:
+        for result in pairs.run("kv_faults:DiesUnanswered", {}, deadline=20.0):
+            assert (result.reason, "about to die" in result.message) == (Reason.KILLED, True), result.message
 
     def test_a_forced_transport_in_the_environment_is_ignored_and_reported(self, pairs: Pairs, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("MC_FORCE_TCP", "1")
