@@ -1,0 +1,197 @@
+"""From a laptop with a kubeconfig: the commands as a person types them, on a real control plane with nodes whose pods really run."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from e2e.controlplane import ControlPlane, eventually
+from e2e.hollowcluster import PROBE_IMAGE, REPO, HollowNodes, this_checkout
+from e2e.installed import Installation, JobCount
+
+from exporter.cli.demo import simulated_endpoint
+from exporter.kube.pause import PauseSwitch
+from exporter.kube.watch import Watch
+from exporter.launch import names
+
+Install = Callable[..., Installation]
+Json = dict[str, Any]
+A, B = "laptop-0", "laptop-1"
+NO_DEVICES = {"expected_devices": 0, "allocatable": 0, "fi_info": False, "nixl_agent": False}
+"""The preflight takes hollow nodes for what they are: without EFA devices."""
+LIGHT = {"sizes": ["1MiB"], "operations": ["write"], "seconds": 0.3, "batch": 1}
+
+
+@pytest.fixture(scope="module")
+def hollow(cluster: ControlPlane) -> Iterator[HollowNodes]:
+    with HollowNodes(cluster, "laptop", 2, default_rate="800mbit", images=(this_checkout(),)) as nodes:
+        yield nodes
+
+
+@pytest.fixture
+def here(install: Install, hollow: HollowNodes) -> Installation:
+    return install(pods={"image": PROBE_IMAGE})
+
+
+@pytest.fixture
+def config(here: Installation, tmp_path: Path) -> Path:
+    return write_config(here, tmp_path)
+
+
+def write_config(here: Installation, folder: Path, *, url: str = "http://127.0.0.1:9", node: Json | None = None) -> Path:
+    target = {"name": "pd", "url": url, "model": "simulated-pd", "prompts": {"long": {"enabled": False}}}
+    probe = {"deadline": "60s", "params": LIGHT}
+    path = folder / "efa-pulse.json"
+    path.write_text(json.dumps({
+        "kubernetes": here.config.model_dump(mode="json", by_alias=True, exclude_unset=True),
+        "planning": {"gates": {"min_age": 0}}, "canary": {"targets": [target]},
+        "probes": {"mooncake": probe, "nixl": probe, "node": {"params": NO_DEVICES if node is None else node}}}))
+    return path
+
+
+def command(cluster: ControlPlane, config: Path, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", "exporter", *arguments, "--kubeconfig", str(cluster.kubeconfig), "--config", str(config)]
+
+
+def cli(cluster: ControlPlane, config: Path, *arguments: str, seconds: float = 120.0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(command(cluster, config, *arguments), capture_output=True, text=True, timeout=seconds, check=False, cwd=REPO,
+                          env={**os.environ, "COLUMNS": "160", "NO_COLOR": "1"})
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+def annotate(cluster: ControlPlane, node: str, **annotations: str | None) -> None:
+    keyed = {f"efa-pulse.io/{name}": value for name, value in annotations.items()}
+    cluster.call("PATCH", f"/api/v1/nodes/{node}", {"metadata": {"annotations": keyed}})
+
+
+@pytest.mark.timeout(150)
+def test_one_pair_is_probed_with_progress_and_nothing_is_left(cluster: ControlPlane, here: Installation, config: Path) -> None:
+    launchers: set[str] = set()
+    watch: Watch[str] = Watch(here.api, here.jobs_path, lambda one: str(one["metadata"]["labels"][names.LAUNCHED_BY]),
+                              on_change=lambda changes: launchers.update(change.value for change in changes))
+    watch.start()
+    fence = here.fence()
+    done = cli(cluster, config, "probe", "mooncake", "--nodes", f"{A},{B}", "--json")
+    watch.close()
+    assert done.returncode == 0, done.stdout + done.stderr
+    verdict = json.loads(done.stdout)
+    assert (verdict["outcome"], verdict["transport"]) == ("ok", "tcp")
+    assert sorted(result["node"] for result in verdict["results"]) == [A, B]
+    assert {size for row in verdict["results"][0]["measurements"] for size in row["bytes"]} == {1 << 20}, "parameters of the configuration"
+    for words in ("running on laptop-0", "running on laptop-1", "ended: ok"):
+        assert words in done.stderr
+    assert launchers == {"cli"}
+    assert here.jobs() == []
+    assert fence.broken == []
+    assert fence.seen == {A, B}
+
+
+@pytest.mark.timeout(150)
+def test_what_somebody_forbade_is_not_forced(cluster: ControlPlane, here: Installation, config: Path) -> None:
+    made = JobCount(here.api, here.jobs_path)
+    annotate(cluster, B, exclude="disk swap")
+    try:
+        done = cli(cluster, config, "probe", "mooncake", "--nodes", f"{A},{B}", "--force")
+    finally:
+        annotate(cluster, B, exclude=None)
+    assert done.returncode == 2
+    assert f"{B}: excluded: disk swap" in done.stderr
+    assert "--force" not in done.stderr, "it would not help"
+    for arguments, says in ((("--nodes", f"{A},nobody"), "there is no node nobody"), (("--nodes", A), "needs 2 nodes, got 1"),
+                            (("--nodes", f"{A},{A}"), "twice")):
+        done = cli(cluster, config, "probe", "nixl", *arguments)
+        assert done.returncode == 64
+        assert says in done.stderr
+    made.close()
+    assert made.most == 0
+
+
+@pytest.mark.timeout(200)
+def test_a_pause_is_seen_everywhere_and_a_person_may_insist(cluster: ControlPlane, here: Installation, config: Path) -> None:
+    switch = PauseSwitch(here.api, here.config.namespace)
+    assert "not read yet" in str(switch.paused), "until it is read nothing starts"
+    switch.start()
+    assert switch.wait(20)
+    assert switch.paused is None
+    done = cli(cluster, config, "pause", "--reason", "switch upgrade", "--until", "1h")
+    assert done.returncode == 0, done.stderr
+    assert "switch upgrade" in eventually(lambda: switch.paused, seconds=10, what="the service sees the pause")
+    done = cli(cluster, config, "probe", "node", "--nodes", A)
+    assert done.returncode == 2
+    assert "paused by" in done.stderr
+    assert "--force runs all the same" in done.stderr
+    done = cli(cluster, config, "probe", "node", "--nodes", A, "--force", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "passed over by --force" in done.stderr
+    assert [one["results"][0]["node"] for one in json.loads(done.stdout)] == [A]
+    cluster.call("PATCH", f"/api/v1/namespaces/{here.config.namespace}/configmaps/efa-pulse-control",
+                 {"data": {"until": "2020-01-01T00:00:00Z"}})
+    eventually(lambda: switch.paused is None, seconds=10, what="its end has come")
+    assert cli(cluster, config, "pause").returncode == 0
+    assert "no reason given" in eventually(lambda: switch.paused, seconds=10, what="paused again, without an end")
+    done = cli(cluster, config, "resume")
+    assert done.returncode == 0
+    assert "it was paused by" in done.stdout
+    eventually(lambda: switch.paused is None, seconds=10, what="the service goes on")
+    assert "not paused" in cli(cluster, config, "resume").stdout
+    switch.close()
+
+
+@pytest.mark.timeout(240)
+def test_a_new_pair_is_validated_layer_by_layer(cluster: ControlPlane, here: Installation, tmp_path: Path) -> None:
+    with simulated_endpoint() as url:
+        config = write_config(here, tmp_path, url=url)
+        report = tmp_path / "report.xml"
+        done = cli(cluster, config, "validate", "--nodes", f"{A},{B}", "--skip", "nccl,uccl-ep", "--canary", "pd", "--junit", str(report),
+                   "--json", seconds=200)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
+    stages = {stage["name"]: stage for stage in json.loads(done.stdout)["stages"]}
+    assert [(name, stage["state"]) for name, stage in stages.items()] == [
+        ("node", "ok"), ("kv", "ok"), ("nccl", "skipped"), ("uccl-ep", "skipped"), ("canary", "ok")]
+    assert [(step["probe"], step["target"]) for step in stages["kv"]["steps"]] == [("mooncake", f"{A}--{B}"), ("nixl", f"{A}--{B}")]
+    assert [step["target"] for step in stages["node"]["steps"]] == [A, B]
+    suite = ET.parse(report).getroot().find("testsuite")
+    assert suite is not None
+    assert {name: suite.get(name) for name in ("tests", "failures", "errors", "skipped")} == {
+        "tests": "7", "failures": "0", "errors": "0", "skipped": "2"}
+    assert here.jobs() == []
+
+
+@pytest.mark.timeout(150)
+def test_a_bad_layer_stops_the_validation(cluster: ControlPlane, here: Installation, tmp_path: Path) -> None:
+    config = write_config(here, tmp_path, node={})
+    done = cli(cluster, config, "validate", "--nodes", f"{A},{B}", "--skip", "nccl,uccl-ep", "--canary", "pd")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "devices_missing" in done.stdout, "Kubernetes lists 32 devices, and the node shows none"
+    assert "not reached: kv, canary (--continue goes on after a bad stage)" in done.stdout
+    assert here.jobs() == []
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_command_leaves_nothing(cluster: ControlPlane, here: Installation, config: Path, number: signal.Signals) -> None:
+    arguments = command(cluster, config, "probe", "mooncake", "--nodes", f"{A},{B}", "--set", "seconds=30", "--set", "iterations=1000000",
+                        "--set", "volume=64GiB", "--deadline", "120")
+    running = subprocess.Popen(arguments, cwd=REPO, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        eventually(lambda: [pod for pod in here.pods() if pod["status"].get("phase") == "Running"], seconds=60, what="it runs")
+        time.sleep(1.0)
+        running.send_signal(number)
+        said, _ = running.communicate(timeout=40)
+    finally:
+        running.kill()
+        running.wait()
+    assert running.returncode == 130, said
+    assert "Traceback" not in said
+    assert here.jobs() == []
+    eventually(lambda: not here.pods(), seconds=30, what="its pods are gone")
