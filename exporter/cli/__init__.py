@@ -7,7 +7,7 @@ import sys
 import typer
 from typer.exceptions import TyperException
 
-from exporter.cli import canary, check, demo, parse, pause, plan, probe, service, validate
+from exporter.cli import canary, check, demo, explain, parse, pause, plan, probe, service, status, validate
 from exporter.cli.exits import Exit, NotMeasuredError, UsageError
 from exporter.config import ConfigError
 
@@ -28,6 +28,8 @@ app.command("pause")(pause.pause)
 app.command("resume")(pause.resume)
 app.command("canary")(canary.canary)
 app.command("plan")(plan.plan)
+app.command("status")(status.status)
+app.command("explain")(explain.explain)
 app.command("check-config")(check.check_config)
 app.add_typer(parse.app, name="parse")
 
@@ -35,7 +37,7 @@ app.add_typer(parse.app, name="parse")
 def run(arguments: list[str]) -> int:
     """Run one command. Returns the exit status."""
     try:
-        status = app(args=arguments, prog_name="efa-pulse", standalone_mode=False)
+        code = app(args=arguments, prog_name="efa-pulse", standalone_mode=False)
     except TyperException as error:
         _show(error)
         return Exit.USAGE
@@ -50,7 +52,7 @@ def run(arguments: list[str]) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return 141
-    return int(status) if isinstance(status, int) else Exit.OK
+    return int(code) if isinstance(code, int) else Exit.OK
 
 
 def _show(error: TyperException) -> None:

@@ -48,7 +48,10 @@ def of_entry(entry: Entry) -> Iterator[str]:
 
 def of_case(case: Json | None, path: Json | None, findings: list[Json]) -> Iterator[str]:
     """What localisation waits for. `case` is of a node, `path` of a pair, `findings` are those that touch it."""
-    if case is not None and case["state"] == "suspect":
+    if case is not None and case["explained_by"]:
+        yield (f"First of all what explains it: {case['explained_by']}. Until that is over, nothing more is asked about {case['node']} "
+               "here.")
+    elif case is not None and case["state"] == "suspect":
         yield from _of_suspect(case)
     elif case is not None:
         left = case["passes_needed"] - len(case["passed_with"])
@@ -57,8 +60,6 @@ def of_case(case: Json | None, path: Json | None, findings: list[Json]) -> Itera
                    f"{case['node']}" + (f" ({', '.join(case['passed_with'])} so far)." if case["passed_with"] else "."))
         else:
             yield f"One run of {case['node']} that passes ends the finding."
-    if case is not None and case["explained_by"]:
-        yield f"First of all the lower layer: {case['explained_by']}. Until that is over, nothing is asked about {case['node']} here."
     if path is not None and path["finding"] is None:
         yield (f"They failed together {_count(path['failed'], 'time')} and both pass elsewhere: one more failed run of the two makes "
                "their path a finding, one that passes ends the case.")

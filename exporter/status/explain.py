@@ -78,6 +78,10 @@ def _section(snapshot: Snapshot, brief: Brief, entry: Entry | None, now: float, 
         seen += [found["says"] for found in groups]
         told += changes.of_case(case, None, groups)
     told += changes.of_case(None, path, [])
+    for one in standing:
+        others = [f"{node} is {state_of(snapshot, node, brief.probe)}" for node in dict.fromkeys(brief.nodes) if node != one["node"]]
+        if one["state"] == "cleared" and brief.bad and others:
+            told.append(f"Nothing about {one['node']}: it is not blamed for this run ({', '.join(others)}).")
     if detail is None:
         told.append("The details of this run are no longer kept (the board's memory is bounded): its next run shows them.")
     return {"probe": brief.probe, "run": brief.to_json(), "age": now - brief.finished, "held": _held(entry) if entry is not None else None,
@@ -123,7 +127,7 @@ def _standing(snapshot: Snapshot, node: str, probe: str) -> Json:
     if case is not None:
         device = case["device"]
         hypotheses.append({"kind": "node", "subject": node, "score": case["score"],
-                           "says": f"{len(case['failures'])} partners failed with it, {len(case['agree'])} of them known good"})
+                           "says": f"partners that failed with it: {len(case['failures'])}, of them known good: {len(case['agree'])}"})
         if device is not None:
             hypotheses.append({"kind": "nic", "subject": f"{node} {device}", "score": case["score"],
                                "says": "this one device carried too little in its failures with every good partner"})

@@ -32,7 +32,7 @@ def _status(board: StatusBoard, clock: Callable[[], float]) -> Handler:
         query = urllib.parse.parse_qs(request.query)
         unknown = sorted(query.keys() - {"only"})
         if unknown or query.get("only", ["notable"]) != ["notable"]:
-            return _json(HTTPStatus.BAD_REQUEST, {"error": "the only parameter of this page is only=notable"})
+            return _json(HTTPStatus.BAD_REQUEST, {"message": "the only parameter of this page is only=notable"})
         return _json(HTTPStatus.OK, status(board.snapshot, clock(), notable="only" in query))
 
     return answer
@@ -42,11 +42,11 @@ def _explain(board: StatusBoard, clock: Callable[[], float]) -> Handler:
     def answer(request: Request) -> Answer:
         what = urllib.parse.parse_qs(request.query).get("what", [""])[-1].strip()
         if not what or len(what) > LONGEST_NAME:
-            return _json(HTTPStatus.BAD_REQUEST, {"error": "say what to explain: what=RUN, NODE, PAIR (a--b) or canary target"})
+            return _json(HTTPStatus.BAD_REQUEST, {"message": "say what to explain: what=RUN, NODE, PAIR (a--b) or canary target"})
         try:
             return _json(HTTPStatus.OK, explain(board.snapshot, what, clock()))
         except UnknownSubject as unknown:
-            return _json(HTTPStatus.NOT_FOUND, {"error": str(unknown), "what": unknown.what, "near": unknown.near})
+            return _json(HTTPStatus.NOT_FOUND, {"message": str(unknown), "details": {"what": unknown.what, "near": unknown.near}})
 
     return answer
 

@@ -68,8 +68,8 @@ class Brief:
 class Entry:
     """One node and probe, or one canary target and prompt. `conclusive` has the last two runs that said something, the newest first.
 
-    `since` is the end of the first run of the present outcome, of conclusive ones where there are any; `unknowns` counts runs since the
-    last conclusive one.
+    `since` is the end of the first run since which it is as good or as bad as now, of conclusive ones where there are any; `unknowns`
+    counts runs since the last conclusive one.
     """
 
     last: Brief
@@ -87,7 +87,7 @@ class Entry:
         if not brief.conclusive:
             since = self.since if self.conclusive else (self.since if self.last.outcome == brief.outcome else brief.finished)
             return Entry(brief, self.conclusive, since, self.unknowns + 1)
-        same = bool(self.conclusive) and self.conclusive[0].outcome == brief.outcome
+        same = bool(self.conclusive) and self.conclusive[0].bad == brief.bad
         return Entry(brief, (brief, *self.conclusive[:1]), self.since if same else brief.finished, 0)
 
     @classmethod
