@@ -233,9 +233,9 @@ class Planner:
         busy = {one: run.run_id for run in self.flying.values() for one in run.ids}
         return Moment(world.now, self.settings.gates, world.paused, world.quiet.get(plan.name), world.background, {**world.busy, **busy})
 
-    def gates(self, world: World, node: Node, plan: ProbePlan) -> list[Closed]:
-        """Every closed gate of a node for a probe, the budget included."""
-        found = closed(node, plan.needs, self.moment(world, plan))
+    def gates(self, world: World, node: Node, plan: ProbePlan, moment: Moment | None = None) -> list[Closed]:
+        """Every closed gate of a node for a probe, the budget included. `moment` saves making it for each of many nodes."""
+        found = closed(node, plan.needs, moment or self.moment(world, plan))
         spent = self.accounts.closed(node, plan.cost, world.now)
         return [*found, spent] if spent is not None else found
 
