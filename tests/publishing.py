@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
@@ -15,7 +16,7 @@ from exporter.publish.store import Page, Snapshot
 from exporter.runs import Run, RunSpec
 from probes.contract import Transport as Mode
 from probes.reasons import Reason
-from probes.result import Finding, Measurement, Phase, Result
+from probes.result import Evidence, Finding, Measurement, Phase, Result
 
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = (64 * KIB, MIB, 16 * MIB)
@@ -52,6 +53,14 @@ def kv_verdict(nodes: Sequence[str] = ("a", "b"), probe: str = "mooncake", *, re
     )
     spec = RunSpec(run_id, probe, target, tuple(nodes), mode, 60.0)
     return Verdict(Run(spec, results, finished - 5, finished), reason, "", None if transport is None else Transport(transport), ())
+
+
+def preflight_verdict(node: str = "a", seen: int = 16, *, reason: Reason = Reason.OK, **shape: int) -> Verdict:
+    """A judged preflight that saw this many EFA devices."""
+    verdict = kv_verdict((node,), "node", measurements=[], transport=None, reason=reason)
+    evidence = Evidence(stack="node", nics_seen=seen)
+    results = tuple(result.model_copy(update={"shape": shape, "evidence": evidence}) for result in verdict.run.results)
+    return replace(verdict, run=replace(verdict.run, results=results))
 
 
 def canary_verdict(target: str = "chat", *, reason: Reason = Reason.OK, finished: float = 2000.0, run_id: str = "canary-1",

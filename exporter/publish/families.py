@@ -35,7 +35,7 @@ LABELS = {
     "reason": "why a run ended as it did: the closed list of `probes.reasons`",
     "result": "how a canary request ended: the closed list of `probes.reasons`",
     "route": "how the canary reaches the model: `router`, `pair` or `baseline`",
-    "state": "`shown` or `dropped`",
+    "state": "of series: `shown` or `dropped`; of EFA devices: `expected`, `allocatable` or `seen`",
     "statistic": "`p50`, `p99` or `max` over the transfers of one run",
     "target": "what one run measures: the name of a canary target",
     "transport": "`efa_rdma`, `efa_no_rdma`, `efa_partial`, `tcp`, `intra_node` or `indeterminate`",
@@ -142,6 +142,9 @@ NODE_TRANSPORT = Family(
 FALLBACK = Family(
     PREFIX + "transport_fallback_total", COUNTER, "Runs in which EFA was required and something else carried the payload.",
     ("node", "probe", "transport"), NODE, PER_NODE, drop=190)
+NODE_EFA_DEVICES = Family(
+    PREFIX + "node_efa_devices", GAUGE, "EFA devices: expected of the instance type, allocatable by Kubernetes, and seen by the preflight.",
+    ("node", "state"), NODE, PER_NODE, drop=160)
 
 # canaries
 

@@ -27,7 +27,7 @@ _PER_PROBE = 5  # healthy, verdict time, measured time, and two outcomes
 _PER_TRANSPORT = 2
 
 FAMILIES = (f.NODE_HEALTHY, f.NODE_VERDICT_TIME, f.NODE_OUTCOME, f.NODE_MEASURED_TIME, f.NODE_FIRST_SEEN, f.NODE_BANDWIDTH,
-            f.NODE_TRANSFER, f.NODE_TRANSPORT)
+            f.NODE_TRANSFER, f.NODE_TRANSPORT, f.NODE_EFA_DEVICES)
 
 
 class Figure(NamedTuple):
@@ -106,6 +106,7 @@ class _Node:
     first_seen: float
     probes: dict[str, _Probe] = field(default_factory=dict)
     required: frozenset[str] = frozenset()
+    devices: dict[str, int] = field(default_factory=dict)
 
 
 class Nodes:
@@ -155,6 +156,13 @@ class Nodes:
         if figures and outcome in {Outcome.OK, Outcome.DEGRADED}:
             self._remember(state, partner, finished, figures)
 
+    def devices(self, node: str, counts: Mapping[str, int]) -> None:
+        """Take in how many EFA devices a node has, by what says so: expected, allocatable, seen."""
+        known = self._nodes.get(node)
+        if known is not None:
+            known.devices = dict(counts)
+            self._dirty.add(node)
+
     def _remember(self, state: _Probe, partner: str, finished: float, figures: Sequence[Figure]) -> None:
         kept = {figure.key: state.history.get(figure.key, {}) for figure in figures}
         for figure in figures:
@@ -203,6 +211,8 @@ class Nodes:
     def _samples(self, family: Family, node: str, known: _Node) -> list[tuple[Sequence[str], float]]:
         if family is f.NODE_FIRST_SEEN:
             return [((node,), known.first_seen)]
+        if family is f.NODE_EFA_DEVICES:
+            return [((node, state), count) for state, count in sorted(known.devices.items())]
         if family in (f.NODE_BANDWIDTH, f.NODE_TRANSFER):
             shown = self._shown(known)
             return sorted(((node, probe, *figure.labels), figure.value) for probe, figure in shown if figure.family is family)
@@ -221,7 +231,7 @@ class Nodes:
 
     def _shown(self, known: _Node) -> list[tuple[str, Figure]]:
         verdicts = sum(_PER_PROBE + (_PER_TRANSPORT if state.transport.now else 0) for state in known.probes.values())
-        room = max(0, self._series - 1 - verdicts - len(known.required) * len(FALLBACKS))
+        room = max(0, self._series - 1 - len(known.devices) - verdicts - len(known.required) * len(FALLBACKS))
         best = [(probe, _best(pairs)) for probe, state in known.probes.items() for pairs in state.history.values()]
         order = ["", *STATISTICS]
         best.sort(key=lambda item: (order.index(item[1].last) if item[1].family is f.NODE_TRANSFER else 0, item[0], item[1].key))

@@ -22,7 +22,7 @@ from exporter.publish.store import Snapshot, Store
 from probes.reasons import Outcome, Reason
 from probes.result import Phase, Result, Stream
 
-CANARY = "canary"
+CANARY, PREFLIGHT = "canary", "node"
 MEASURED = (Outcome.OK, Outcome.DEGRADED)
 """Outcomes whose figures count: a failed run may have measured anything, an unknown one nothing."""
 
@@ -127,8 +127,18 @@ class Publisher:
         for node in sorted({result.node for result in run.results if not self._nodes.left(result.node)}):
             self._nodes.record(node, run.spec.probe, outcome=node_outcome(verdict, node), finished=run.finished, partner=run.spec.target,
                                figures=shared, transport=transport, measured=measured)
+            if verdict.outcome.conclusive:
+                self._devices(node, run.results)
             if run.spec.transport == "efa" and transport in legal.FALLBACKS:
                 self._count(f.FALLBACK).add((node, run.spec.probe, transport))
+
+    def _devices(self, node: str, results: Iterable[Result]) -> None:
+        for result in results:
+            if result.probe != PREFLIGHT or result.node != node or result.evidence is None:
+                continue
+            told = {"expected": result.shape.get("expected_devices"), "allocatable": result.shape.get("allocatable_devices"),
+                    "seen": result.evidence.nics_seen}
+            self._nodes.devices(node, {state: int(count) for state, count in told.items() if count is not None})
 
     # canaries
 

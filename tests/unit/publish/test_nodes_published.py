@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from publishing import KIB, MIB, OPERATIONS, kv_verdict, measurement, samples, series_of, text_of, value_of
+from publishing import KIB, MIB, OPERATIONS, kv_verdict, measurement, preflight_verdict, samples, series_of, text_of, value_of
 
 from exporter.publish.publisher import Publisher
 from probes.reasons import Outcome, Reason, outcome_of
@@ -106,6 +106,27 @@ class TestVerdict:
         made.run_finished(kv_verdict(("a",), "node", measurements=[], transport=None, finished=1000.0, findings=found))
         assert value_of(made.commit(), "efapulse_node_last_measured_timestamp_seconds", node="a", probe="node") == 1000.0
         assert states(made, "efapulse_node_transport", "transport", "a", "node") == {}
+
+
+class TestDevices:
+    """EFA devices, as the preflight found them."""
+
+    def preflight(self, made: Publisher, reason: Reason = Reason.OK, seen: int = 16, **shape: int) -> dict[str, float]:
+        made.run_finished(preflight_verdict("a", seen, reason=reason, **shape))
+        found = series_of(made.commit(), "efapulse_node_efa_devices", node="a")
+        return {dict(labels)["state"]: value for labels, value in found.items()}
+
+    def test_expected_allocatable_and_seen(self) -> None:
+        assert self.preflight(publisher(), Reason.DEVICES_MISSING, 15, expected_devices=16, allocatable_devices=16) == {
+            "expected": 16.0, "allocatable": 16.0, "seen": 15.0}
+
+    def test_what_nobody_told_is_absent(self) -> None:
+        assert self.preflight(publisher(), seen=0) == {"seen": 0.0}
+
+    def test_an_unknown_run_does_not_change_it(self) -> None:
+        made = publisher()
+        self.preflight(made, seen=16)
+        assert self.preflight(made, Reason.PREEMPTED, seen=0) == {"seen": 16.0}
 
 
 class TestStates:

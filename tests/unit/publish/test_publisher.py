@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from publishing import canary_verdict, kv_verdict, samples, series_of, text_of, value_of
+from publishing import canary_verdict, kv_verdict, preflight_verdict, samples, series_of, text_of, value_of
 
 from exporter.publish import families as f
 from exporter.publish import legal
@@ -284,6 +284,7 @@ def test_every_family_but_those_of_the_server_is_filled_by_some_event(publisher:
     publisher.node_seen("a", 1.0, ["mooncake"])
     publisher.run_finished(kv_verdict(transport="tcp", reason=Reason.BELOW_FLOOR))
     publisher.run_finished(canary_verdict())
+    publisher.run_finished(preflight_verdict())
     publisher.scheduler_tick(1.0)
     publisher.run_started(0.1)
     publisher.config_loaded(True, 1.0)
