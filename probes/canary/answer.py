@@ -62,6 +62,7 @@ class AnswerReader:
         self._exchange = exchange
         self._sse = SseDecoder()
         self._reads = 0
+        self._fresh = False
         self._size = 0
         self._total: int | None = 0
         self._opening = b""
@@ -76,6 +77,7 @@ class AnswerReader:
         if self.waiting == "head" and not self._is_http(data):
             return
         self._size += len(data)
+        self._fresh = self.waiting != "head"
         if self._size > BODY_LIMIT:
             self._fail(Status.PROTOCOL_ERROR, f"an answer of more than {BODY_LIMIT} bytes")
             return
@@ -183,6 +185,7 @@ class AnswerReader:
                 self._fail(Status.PROTOCOL_ERROR, str(error))
                 return
             self._on_event(event, chunk, at)
+            self._fresh = False
             if self.status is not None:
                 break
         self.keep_alives = self._sse.comments
@@ -209,7 +212,8 @@ class AnswerReader:
     def _keep(self, event: StreamEvent, chunk: int | None, at: Moment) -> None:
         self.waiting = "token"
         self.last_event = at
-        self.tokens.append(TokenEvent(self._reads, chunk, at, event.tokens or self._counted(event.usage), event.is_output))
+        self.tokens.append(TokenEvent(self._reads, chunk, at, event.tokens or self._counted(event.usage), event.is_output,
+                                      self._fresh))
         self.answer.content.append(event.content)
         self.answer.reasoning.append(event.reasoning)
         self.answer.token_ids += event.token_ids

@@ -31,10 +31,18 @@ class Clocks:
 @dataclass(frozen=True)
 class Moment:
     """When one read of the socket happened: `kernel` arrival of its last segment (CLOCK_REALTIME ns, None without a stamp), `user` our
-    own time after the read (CLOCK_MONOTONIC ns)."""
+    own time after the read (CLOCK_MONOTONIC ns), `woken` the arrival of its first segment where it is known (CLOCK_REALTIME ns, a little
+    late; see `probes.canary.wake`)."""
 
     kernel: int | None
     user: int
+    woken: int | None = None
+
+    def begin(self) -> Moment:
+        """The moment of what came first in the read."""
+        if self.kernel is None or self.woken is None:
+            return self
+        return Moment(min(self.kernel, self.woken), self.user)
 
 
 class Stopwatch:
@@ -61,8 +69,8 @@ class Stopwatch:
         self.started_user = self._clocks.monotonic()
         self.started_real = self._clocks.real()
 
-    def stop(self, kernel: int | None) -> Moment:
-        """The moment of a read that just returned; `kernel` is the stamp it brought."""
+    def stop(self, kernel: int | None, woken: int | None = None) -> Moment:
+        """The moment of a read that just returned; `kernel` is the stamp it brought, `woken` when the wait for it ended."""
         offset, bracket = self._difference()
         user = self._clocks.monotonic()
         if abs(offset - self._offset) > STEP_NS + bracket + self._bracket:
@@ -71,7 +79,7 @@ class Stopwatch:
             self._unstamped = True
         else:
             self._lag_ns = max(self._lag_ns, user + offset - kernel)
-        return Moment(kernel, user)
+        return Moment(kernel, user, woken)
 
     def now(self) -> Moment:
         """This very moment, for what brings no stamp: the end of a connection."""

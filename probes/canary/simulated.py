@@ -130,16 +130,15 @@ class SimulatedEndpoint:
     def _guarded(self, sock: socket.socket) -> None:
         self._open.add(sock)
         try:
-            with sock, contextlib.suppress(OSError, DeadlinePassed, TransportError):
-                self._serve(sock)
+            sock.setblocking(False)
+            with contextlib.closing(TcpLink(sock, Stopwatch())) as tcp, contextlib.suppress(OSError, DeadlinePassed, TransportError):
+                self._serve(sock, tcp)
         finally:
             self._open.discard(sock)
             self._slots.release()
 
-    def _serve(self, sock: socket.socket) -> None:
+    def _serve(self, sock: socket.socket, tcp: TcpLink) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setblocking(False)
-        tcp = TcpLink(sock, Stopwatch())
         link: Link = tcp if self._tls is None else TlsLink(tcp, self._tls, None, time.monotonic() + 10)
         http = h11.Connection(h11.SERVER)
         while not self._stopping.is_set():

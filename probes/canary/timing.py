@@ -14,13 +14,15 @@ ITL_LIMIT = 256
 
 @dataclass(frozen=True)
 class TokenEvent:
-    """One token event: the read and the HTTP chunk that completed it, and when. `tokens` is None when the event does not say."""
+    """One token event: the read and the HTTP chunk that completed it, and when. `tokens` is None when the event does not say; `begins`
+    when it was the first thing in its read."""
 
     read: int
     chunk: int | None
     at: Moment
     tokens: int | None = None
     output: bool = True
+    begins: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,8 +62,9 @@ def evaluate(events: Sequence[TokenEvent], total_tokens: int | None, seconds: Ca
              trailed: Collection[int] = ()) -> Timing:
     """The latencies of a stream of token events in order of arrival.
 
-    `trailed` names the reads in which something other than tokens followed the last token, usually the end of the stream. Such a token
-    has the arrival time of what followed, a little late: it counts for e2e, TPOT and the longest gap, not for the gaps per token.
+    `trailed` names the reads in which something other than tokens followed the last token, usually the end of the stream. The stamp of
+    such a read is that of what followed. The token's own time is then the begin of the read if it came first in it, else that stamp; it
+    counts for e2e, TPOT and the longest gap, not for the gaps per token.
 
     `total_tokens` is N; None when the server did not say. An event without a token count stands for one token as long as that adds up to N,
     an end token without text aside; else its count is unknown and so is the time per token of its gap.
@@ -94,7 +97,9 @@ def _deliveries(events: Sequence[TokenEvent], seconds: Callable[[Moment], float]
     out = []
     for index, group in enumerate(groups):
         resolved = index + 1 == len(groups) or groups[index + 1][0].read != group[0].read
-        out.append(_Delivery(group, seconds(group[-1].at), resolved, sharp=resolved and group[0].read not in trailed))
+        sharp = resolved and group[0].read not in trailed
+        at = group[-1].at.begin() if resolved and not sharp and group[0].begins else group[-1].at
+        out.append(_Delivery(group, seconds(at), resolved, sharp))
     return out
 
 

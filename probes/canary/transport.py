@@ -22,6 +22,7 @@ from typing import Any
 
 from probes.canary.clock import Moment, Stopwatch
 from probes.canary.status import Status
+from probes.canary.wake import WakeClock, woken_at
 
 READ_SIZE = 64 * 1024
 EARLY_LIMIT = 1 << 20
@@ -132,6 +133,7 @@ class TcpLink:
         self._buffer = bytearray(READ_SIZE)
         self._early: deque[Arrival] = deque()
         self._early_size = 0
+        self._wakes = WakeClock()
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
 
@@ -158,22 +160,28 @@ class TcpLink:
         """The next read. Raises DeadlinePassed when nothing came until then; data that is already there is given even so."""
         if self._early:
             return self._early.popleft()
-        while (arrival := self._read()) is None:
-            self._wait(until, select.POLLIN)
+        woken = None
+        while (arrival := self._read(woken)) is None:
+            woken = self._wait(until, select.POLLIN)
         return arrival
 
     def close(self) -> None:
         """Close both directions at once. Nothing is ever half-closed: gateways take that for the end of the client."""
+        self._wakes.close()
         with contextlib.suppress(OSError):
             self._sock.close()
 
-    def _wait(self, until: float, events: int) -> None:
+    def _wait(self, until: float, events: int) -> int | None:
+        """Sleep until something happens. When the sleep ended, CLOCK_REALTIME nanoseconds, or None where that is not known."""
         left = until - time.monotonic()
         if left <= 0:
             raise DeadlinePassed
         self._poll.modify(self._sock, events)
+        before = self._wakes.look()
         # One more millisecond, so that rounding never turns the last moment into a spin.
         self._poll.poll(min(left, 3600.0) * 1000 + 1)
+        after = self._wakes.look()
+        return woken_at(before, after, time.time_ns())
 
     def _hear(self) -> bool:
         """Keep what came while the request is sent. False when that was the end of the connection."""
@@ -184,7 +192,7 @@ class TcpLink:
         self._early_size += len(early.data)
         return bool(early.data)
 
-    def _read(self) -> Arrival | None:
+    def _read(self, woken: int | None = None) -> Arrival | None:
         try:
             size, stamp = _receive_into(self._sock, self._buffer)
         except BlockingIOError:
@@ -194,7 +202,7 @@ class TcpLink:
         if size == 0:
             # The end of a connection carries no stamp; its time matters to nobody.
             return Arrival(b"", self._stopwatch.now(), "the peer closed the connection")
-        at = self._stopwatch.stop(stamp)
+        at = self._stopwatch.stop(stamp, woken)
         return Arrival(bytes(memoryview(self._buffer)[:size]), at)
 
 

@@ -87,9 +87,10 @@ def test_a_late_client_still_has_the_arrival_times(monkeypatch: pytest.MonkeyPat
     """The process sleeps 80 ms before every read: a user-space clock would be off by as much."""
     wait = TcpLink._wait
 
-    def late(link: TcpLink, until: float, events: int) -> None:
-        wait(link, until, events)
+    def late(link: TcpLink, until: float, events: int) -> int | None:
+        woken = wait(link, until, events)
         time.sleep(0.08)
+        return woken
 
     monkeypatch.setattr(TcpLink, "_wait", late)
     with SimulatedEndpoint() as endpoint:
@@ -106,9 +107,10 @@ def test_a_late_client_still_has_the_arrival_times(monkeypatch: pytest.MonkeyPat
 def test_tokens_that_share_a_read_are_unresolved_and_disturb_a_first_token(monkeypatch: pytest.MonkeyPatch) -> None:
     wait = TcpLink._wait
 
-    def late(link: TcpLink, until: float, events: int) -> None:
-        wait(link, until, events)
+    def late(link: TcpLink, until: float, events: int) -> int | None:
+        woken = wait(link, until, events)
         time.sleep(0.15)
+        return woken
 
     monkeypatch.setattr(TcpLink, "_wait", late)
     with SimulatedEndpoint() as endpoint:

@@ -117,6 +117,17 @@ def test_a_token_followed_by_the_end_of_the_stream_in_its_read_counts_for_the_lo
     assert timing.tpot == pytest.approx(0.41)
 
 
+def test_a_trailed_token_that_began_its_read_has_the_time_at_which_the_read_began() -> None:
+    last = TokenEvent(9, 9, Moment(925, 925, woken=920), begins=True)
+    timing = evaluate([event(100), event(120), last], 3, seconds, trailed={9})
+    assert timing.e2e == 0.92
+    assert timing.itl == pytest.approx([0.02])
+    behind = TokenEvent(9, 9, Moment(925, 925, woken=920), begins=False)
+    assert evaluate([event(100), event(120), behind], 3, seconds, trailed={9}).e2e == 0.925
+    alone = TokenEvent(9, 9, Moment(925, 925, woken=920), begins=True)
+    assert evaluate([event(100), event(120), alone], 3, seconds).e2e == 0.925
+
+
 READS = st.lists(st.tuples(st.integers(1, 50), st.integers(1, 4), st.booleans()), min_size=1, max_size=20)
 
 
