@@ -13,13 +13,15 @@ from exporter.config import Config, Job
 from exporter.config.quiet import holding
 from exporter.dispatch import Dispatcher
 from exporter.fleet import Fleet
-from exporter.plan.gates import Moment, closed
+from exporter.inventory.model import Node
+from exporter.plan.gates import Moment, Stay, closed
 from exporter.plan.planner import Planner
+from exporter.plan.probes import ProbePlan
 from exporter.scheduler import Scheduler
 from exporter.status import Looked
 
-GATES_SECONDS = 15.0
-"""How often the gates of every node are looked at for the board. The planner looks at those it needs when it needs them."""
+NODES_AT_ONCE = 250
+"""Nodes whose gates are looked at in one turn, so that a large fleet does not hold up the loop; the planner looks for itself."""
 
 Json = dict[str, Any]
 
@@ -28,8 +30,8 @@ class Look:
     """Reads the parts of the control loop, in its thread. `fleet` of `now` may be another one each time: a new leader makes its own."""
 
     def __init__(self) -> None:
-        self._gates: Mapping[str, Mapping[str, list[Json]]] = {}
-        self._gates_due = -math.inf
+        self._gates: dict[str, dict[str, list[Json]]] = {}
+        self._next = 0
         self._gates_of: Fleet | None = None
 
     def now(self, at: float, *, config: Config, jobs: Iterable[Job], scheduler: Scheduler, dispatcher: Dispatcher, fleet: Fleet | None,
@@ -60,22 +62,29 @@ class Look:
                       localiser=fleet.localiser)
 
     def _look_at_gates(self, fleet: Fleet, at: float, background: Mapping[str, float]) -> Mapping[str, Mapping[str, list[Json]]]:
-        """Closed gates by node and probe. A pause and quiet windows close all of them and are told apart; so is a run of ours."""
-        if fleet is self._gates_of and 0 <= self._gates_due - at <= GATES_SECONDS:
-            return self._gates
+        """Closed gates by node and probe; the next few nodes are looked at anew. A pause, quiet windows and our own runs are told apart."""
         planner = fleet.planner
+        if fleet is not self._gates_of:
+            self._gates, self._next, self._gates_of = {}, 0, fleet
+        nodes = planner.inventory.nodes
+        self._next = self._next if self._next < len(nodes) else 0
+        part = nodes[self._next:self._next + NODES_AT_ONCE]
+        found = {name: gates for name, gates in self._gates.items() if planner.inventory.named(name) is not None}
         moment = Moment(at, planner.settings.gates, background=background)
-        found: dict[str, dict[str, list[Json]]] = {}
-        for plan in planner.probes_by_name.values():
-            for node in planner.inventory:
-                shut = closed(node, plan.needs, moment)
-                spent = planner.accounts.closed(node, plan.cost, at)
-                if shut or spent is not None:
-                    found.setdefault(node.name, {})[plan.name] = [
-                        {"gate": one.gate, "why": one.why, "lasting": one.stay.value == "lasting"}
-                        for one in (*shut, *((spent,) if spent is not None else ()))]
-        self._gates, self._gates_of, self._gates_due = found, fleet, at + GATES_SECONDS
+        for node in part:
+            shut = {plan.name: gates for plan in planner.probes_by_name.values() if (gates := _closed(planner, node, plan, moment))}
+            found.pop(node.name, None)
+            if shut:
+                found[node.name] = shut
+        self._next += len(part)
+        self._gates = found
         return found
+
+
+def _closed(planner: Planner, node: Node, plan: ProbePlan, moment: Moment) -> list[Json]:
+    shut = closed(node, plan.needs, moment)
+    spent = planner.accounts.closed(node, plan.cost, moment.now)
+    return [{"gate": one.gate, "why": one.why, "lasting": one.stay is Stay.LASTING} for one in (*shut, *((spent,) if spent else ()))]
 
 
 def _rounds(planner: Planner) -> list[Json]:
