@@ -11,5 +11,6 @@ Definitions. The zero of every time is the write of the request on an open conne
 
 A delivery is what one HTTP chunk brings: its sender had all of it before it sent the first byte. Deliveries that share one read of the
 socket keep the arrival time of the last only: the earlier ones are unresolved and take part in no gap. If the first delivery is one of
-them, the request is disturbed.
+them, the request is disturbed. The last token often shares its read with the end of the stream: its time is then the begin of that read
+(`probes.canary.wake`), good enough for `e2e`, `tpot` and `max_gap`, and its gap is left out of `itl`.
 """

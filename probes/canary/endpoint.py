@@ -83,7 +83,7 @@ def _host(parts: SplitResult) -> str:
     except ValueError:
         pass
     else:
-        return host
+        return host.replace("%25", "%")  # a zone is written with an escaped percent sign
     try:
         return host.encode("idna").decode()
     except UnicodeError:

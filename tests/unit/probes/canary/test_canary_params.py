@@ -32,6 +32,11 @@ def test_the_path_of_the_api_is_put_on(url: str, target: str, authority: str) ->
     assert endpoint.target("completions") == target.replace("/chat/", "/")
 
 
+def test_the_zone_of_an_address_is_for_connecting_only() -> None:
+    endpoint = parse_endpoint("http://[fe80::1%25eth0]:9000")
+    assert (endpoint.host, endpoint.authority) == ("fe80::1%eth0", "[fe80::1]:9000")
+
+
 @pytest.mark.parametrize(("url", "says"), [
     ("host:8000", "must begin with http://"),
     ("ftp://host", "must begin with http://"),
