@@ -19,8 +19,9 @@ from exporter.config.base import Secret
 from exporter.config.server import Server
 from exporter.publish import families as f
 from exporter.publish import render
+from exporter.publish.http import Answer
 from exporter.publish.publisher import Publisher
-from exporter.publish.server import MetricsServer
+from exporter.publish.server import MetricsServer, Page
 
 Start = Callable[..., MetricsServer]
 
@@ -248,6 +249,27 @@ class TestOtherPages:
             assert reply.status == status
             assert b"RuntimeError" not in reply.read()
         connection.close()
+
+
+class TestPagesOfOthers:
+    """Pages that other parts serve here."""
+
+    def pages(self) -> dict[str, Page]:
+        return {"/api/v1/status": Page("what runs now", lambda request: Answer.text(200, f"asked for {request.query}"))}
+
+    def test_it_gets_the_query_and_is_in_the_index_and_the_hint(self, start: Start) -> None:
+        server = start(pages=self.pages())
+        assert ask(server, "/api/v1/status?node=a").text == "asked for node=a\n"
+        assert "<a href='/api/v1/status'>/api/v1/status</a>: what runs now" in ask(server, "/").text
+        assert "/api/v1/status" in ask(server, "/nothing").text
+
+    def test_it_is_for_get_and_behind_the_same_authentication(self, start: Start, tmp_path: Path) -> None:
+        (tmp_path / "token").write_text("s3cret\n")
+        server = start(Server(listen="127.0.0.1:0", bearer_token=Secret(file=tmp_path / "token")), pages=self.pages())
+        right = {"Authorization": "Bearer s3cret"}
+        assert ask(server, "/api/v1/status").status == 401
+        assert ask(server, "/api/v1/status", headers=right).status == 200
+        assert ask(server, "/api/v1/status", "POST", headers=right).status == 405
 
 
 class TestAddresses:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 
 import pytest
 from publishing import KIB, MIB, OPERATIONS, kv_verdict, measurement, preflight_verdict, samples, series_of, text_of, value_of
@@ -319,6 +320,54 @@ class TestNumberOfSeries:
                 made.run_finished(kv_verdict(probe=probe))
             pages.append(sorted(line for line in text_of(made.commit().classic).splitlines() if 'node="a"' in line))
         assert all(page == pages[0] for page in pages)
+
+
+class TestRestart:
+    """What a restart takes back from the journal."""
+
+    def past(self) -> Publisher:
+        made = publisher()
+        for i, (reason, transport) in enumerate([(Reason.OK, "efa_rdma"), (Reason.TCP_FALLBACK, "tcp"), (Reason.PREEMPTED, None)]):
+            made.run_finished(kv_verdict(reason=reason, transport=transport, finished=1000.0 + i))
+        return made
+
+    def lines(self, made: Publisher) -> list[str]:
+        return [line for line in text_of(made.commit().classic).splitlines() if 'node="a"' in line and "fallback" not in line]
+
+    def restored(self, values: object, *, seen: bool = True) -> Publisher:
+        made = publisher()
+        if seen:
+            made.node_seen("a", 1000.0)
+        made.restore("a", "mooncake", json.loads(json.dumps(values)))
+        return made
+
+    def test_the_page_of_a_node_is_as_it_was_with_its_own_times(self) -> None:
+        before = self.past()
+        after = self.restored(before.kept("a", "mooncake"))
+        assert self.lines(after) == self.lines(before)
+        assert value_of(after.snapshot, "efapulse_node_verdict_timestamp_seconds", node="a", probe="mooncake") == 1001.0
+
+    def test_runs_are_not_counted_again(self) -> None:
+        assert series_of(self.restored(self.past().kept("a", "mooncake")).commit(), "efapulse_runs_total") == {}
+
+    def test_what_was_measured_since_stays(self) -> None:
+        made = publisher()
+        made.run_finished(kv_verdict(finished=9000.0))
+        made.restore("a", "mooncake", self.past().kept("a", "mooncake") or {})
+        assert healthy(made, "a") == 1.0
+
+    def test_a_node_that_is_not_there_any_more_is_not_brought_back(self) -> None:
+        assert self.lines(self.restored(self.past().kept("a", "mooncake"), seen=False)) == []
+
+    def test_of_what_is_not_known_nothing_is_kept(self) -> None:
+        assert publisher().kept("a", "mooncake") is None
+
+    @pytest.mark.parametrize("values", [{}, {"healthy": True}, {"healthy": True, "verdict_time": "soon"}])
+    def test_a_journal_that_cannot_be_read_is_counted_and_costs_nothing_else(self, values: dict[str, object]) -> None:
+        made = self.restored(values)
+        made.run_finished(kv_verdict())
+        assert value_of(made.commit(), "efapulse_publish_errors_total", event="restore") == 1.0
+        assert healthy(made, "a") == 1.0
 
 
 class TestLife:
