@@ -143,10 +143,9 @@ class Flight:
         if idle and dead:
             return dict.fromkeys(pods, Ending(Reason.RANK_MISSING, f"rank {dead[0]} ended before its worker began"))
         no_hope = {rank: found for rank, pod in pods.items() if pod is not None and (found := hopeless(pod)) is not None}
-        tired = {rank: stuck(pod) for rank, pod in pods.items()
-                 if pod is not None and rank in self._pull_trouble and now - self._pull_trouble[rank] > IMAGE_PATIENCE}
-        if no_hope or tired:
-            return self._blame(pods, {**tired, **no_hope})
+        trouble = {rank: stuck(pod) for rank, pod in pods.items() if pod is not None and rank in self._pull_trouble}
+        if no_hope or any(now - self._pull_trouble[rank] > IMAGE_PATIENCE for rank in trouble):
+            return self._blame(pods, {**trouble, **no_hope})
         if self._bound is None:
             if now - self.created < config.bind_limit:
                 return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from pathlib import Path
@@ -52,6 +53,10 @@ class HollowNodes:
         for pod in self._cluster.items("/api/v1/pods"):
             if pod["spec"].get("nodeName") in self.nodes:
                 self._cluster.delete(f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}")
+
+    def kill(self) -> None:
+        """The kubelet dies, and every pod with it; nobody says so to the API server."""
+        self._process.stop(signal.SIGKILL)
 
     def log(self) -> str:
         """What the kubelet said."""

@@ -12,7 +12,7 @@ FOLDER = Path(__file__).parent.parent / "fixtures" / "pods"
 
 def record(name: str, pod: dict[str, Any]) -> None:
     """Keep a pod under this name, without what is of no use to a reader."""
-    if not os.environ.get("EFA_PULSE_RECORD"):
+    if not pod or not os.environ.get("EFA_PULSE_RECORD"):
         return
     kept = json.loads(json.dumps(pod))
     for noise in ("managedFields", "resourceVersion", "generateName", "selfLink"):

@@ -1,7 +1,8 @@
-"""The first program of a hollow container: builds its file system, then becomes its command. Runs after unshare, before anything else.
+"""The first program of a hollow container: makes its namespaces and its file system, runs its command, ends as the command ended.
 
-usage: container.py SPEC.json   with {root, mounts: [[source, target, read_only]], env, command, cwd, hostname}
-It imports nothing but the standard library: it starts in some 30 ms.
+usage: container.py SPEC.json   with {namespace, root, needed, mounts: [[source, target, read_only]], env, command, cwd, hostname, user}
+It imports nothing but the standard library: it starts in some 30 ms. The exit status is 128 and the number of the signal for a command that
+was killed (util-linux's unshare does not tell SIGKILL from a failure).
 """
 
 import ctypes
@@ -12,6 +13,8 @@ import socket
 import sys
 from pathlib import Path
 
+NEWNS, NEWUTS, NEWNET, NEWPID = 0x20000, 0x4000000, 0x40000000, 0x20000000
+PDEATHSIG = 1
 RDONLY, NOSUID, REMOUNT, BIND, REC, PRIVATE = 1, 2, 32, 4096, 16384, 1 << 18
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 libc = ctypes.CDLL(None, use_errno=True)
@@ -65,8 +68,27 @@ def build(spec: dict) -> str:  # type: ignore[type-arg]
     return root
 
 
+def check(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
 def main() -> None:
     spec = json.loads(Path(sys.argv[1]).read_text())
+    with Path("/run/netns", spec["namespace"]).open() as network:
+        check(libc.setns(network.fileno(), NEWNET), "setns")
+    check(libc.unshare(NEWNS | NEWUTS | NEWPID), "unshare")
+    child = os.fork()
+    if child == 0:
+        libc.prctl(PDEATHSIG, signal.SIGKILL)
+        become(spec)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    _, status = os.waitpid(child, 0)
+    os._exit(128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))
+
+
+def become(spec: dict) -> None:  # type: ignore[type-arg]
     root = build(spec)
     socket.sethostname(spec["hostname"])
     os.chroot(root)

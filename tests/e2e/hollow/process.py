@@ -95,12 +95,11 @@ def start(*, container: Json, namespace: str, folder: Path, volumes: dict[str, P
     full = {"PATH": search, "HOSTNAME": hostname, "HOME": "/root", "PYTHONDONTWRITEBYTECODE": "1", **env}
     command = [_expand(word, full) for word in command]
     user = (container.get("securityContext") or {}).get("runAsUser", pod_user)
-    spec = {"root": str(folder / "root"), "mounts": mounts, "needed": needed, "env": full, "command": command, "hostname": hostname,
-            "cwd": container.get("workingDir") or "/", "user": user}
+    spec = {"namespace": namespace, "root": str(folder / "root"), "mounts": mounts, "needed": needed, "env": full, "command": command,
+            "hostname": hostname, "cwd": container.get("workingDir") or "/", "user": user}
     (folder / "spec.json").write_text(json.dumps(spec))
     limit = ((container.get("resources") or {}).get("limits") or {}).get("memory")
-    program = ["nsenter", f"--net=/run/netns/{namespace}", "--", "unshare", "--mount", "--pid", "--uts", "--fork", "--kill-child", "--",
-               sys.executable, "-I", "-S", str(CONTAINER), str(folder / "spec.json")]
+    program = [sys.executable, "-I", "-S", str(CONTAINER), str(folder / "spec.json")]
     return Process(program, folder / "log", quantity.whole(limit) if limit else None)
 
 
