@@ -88,7 +88,8 @@ def run(ctx: Context, params: NcclParams) -> Report:
 def _gate(params: NcclParams) -> tuple[int, list[str]]:
     try:
         driver = Driver()
-        gpus = driver.count() if params.gpus == "all" else int(params.gpus)
+        # One GPU a worker is the light default of the other engine; alone it moves nothing, so here all are meant unless a number is given.
+        gpus = int(params.gpus) if params.gpus != "all" and "gpus" in params.model_fields_set else driver.count()
         first = params.gpu or 0
         names = []
         need = 3 * max(params.sizes) + RESERVE_BYTES + params.min_free_bytes
