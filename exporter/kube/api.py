@@ -19,12 +19,12 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
-
-from kubernetes import client, config
-from kubernetes.config.config_exception import ConfigException
+from typing import TYPE_CHECKING, Any
 
 import probes
+
+if TYPE_CHECKING:
+    from kubernetes import client
 
 Json = dict[str, Any]
 Query = Mapping[str, str | int | bool]
@@ -89,6 +89,10 @@ def configuration(kubeconfig: Path | None = None, context: str | None = None) ->
 
     Raises ClusterError when there is none or it cannot be read.
     """
+    # It takes most of a second to import, and most commands never speak to a cluster.
+    from kubernetes import client, config
+    from kubernetes.config.config_exception import ConfigException
+
     found = client.Configuration()
     try:
         if kubeconfig is not None:
