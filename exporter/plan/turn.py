@@ -20,6 +20,8 @@ from exporter.plan.rounds import Circle, Pair, between, leftovers, within
 STRATA = (Stratum.LEAF, Stratum.SPINE, Stratum.CROSS)
 ALONE_SECONDS = 60.0
 """How often nodes without a partner are looked at again."""
+LATE = 0.7
+"""Share of the stratum interval after which a node is to be measured at that distance again."""
 LONGEST_ROUND = 3
 """Intervals after which what is left of a round is given up."""
 
@@ -116,7 +118,9 @@ class Turn:
         waiting.sort(key=lambda one: min(entries[one.pair[0]].measured or 0.0, entries[one.pair[1]].measured or 0.0))
         self.queue = deque(waiting)
         self.alone = {one: shut.get(one, "no partner is left in this round") for one in sorted(todo - paired)}
-        self.total, self.launched, self.looked = len(waiting), 0, now
+        # What an earlier life of the service did of this round counts, so that the rest of it is spread as before.
+        self.launched = (len(group.ids) - len(todo)) // 2
+        self.total, self.looked = self.launched + len(waiting), now
 
     def allowed(self, now: float, spread: float, start_spread: float) -> int:
         """How many runs of this round may have been started by now, so that a round is spread over its interval."""
@@ -146,7 +150,10 @@ class Turn:
                 self.alone[one] = str(closed)
             elif node is not None and not busy(one):
                 free.append(one)
-        for pair in leftovers(free, self._usable):
+        pairs = leftovers(free, self._usable)
+        paired = {one for pair in pairs for one in pair}
+        # Two that met already in this round do so again rather than stay unmeasured.
+        for pair in pairs + leftovers([one for one in free if one not in paired], lambda *_: True):
             self.queue.append(self._waiting(inventory, pair, "leftover"))
             self.total += 1
             for one in pair:
@@ -158,7 +165,7 @@ class Turn:
             self.alone[one] = why
 
     def retry(self, ids: tuple[str, ...], why: str) -> None:
-        """A run could not measure: each of its nodes gets one more chance in this round, with another partner."""
+        """A run could not measure: each of its nodes gets one more chance in this round, with another partner where there is one."""
         for one in ids:
             if one not in self.retried and one in self.circle.members:
                 self.retried.add(one)
@@ -204,15 +211,15 @@ class Turn:
         return (one, other) not in self.met and (other, one) not in self.met
 
     def _kind(self, now: float, group: Group, books: Mapping[str, NodeBook], interval: float) -> str:
-        """A round of one stratum when half of the nodes that have such a partner waited longer than `interval` for one; else the circle's.
+        """A round of one stratum when half of the nodes that have such a partner will soon have waited `interval` for one.
 
-        Never two of them in a row, so that the circle goes on.
+        Else one of the circle. Never two of them in a row, so that the circle goes on.
         """
         if self.kind != "circle" or self.number == 0 or len(group.leaves) == 0:
             return "circle"
         for stratum in STRATA:
             possible = group.possible[stratum]
-            late = sum(now - books[one].measured_at(self.plan.name, stratum) > interval for one in possible)
+            late = sum(now - books[one].measured_at(self.plan.name, stratum) > LATE * interval for one in possible)
             if possible and late * 2 >= len(possible):
                 return stratum.value
         return "circle"

@@ -23,7 +23,7 @@ def run() -> list[dict[str, Any]]:
     peer_named = sum(one.peer_named for one in found) / bad
     peer_innocent = sum(one.peer_innocent for one in found) / good
     where = f"{COUNT} fabrics, {bad} bad and {good} good nodes, 1 % of runs unknown, 0.1 % slow by chance"
-    common = {"name": NAME, "unit": "share", "peer": PEER, "versions": {"efa-pulse": probes.__version__}}
+    common = {"name": NAME, "unit": "", "peer": PEER, "versions": {"efa-pulse": probes.__version__}}
     return [
         {**common, "what": f"bad nodes named within two rounds, three when two met; {where}", "value": in_time, "peer_value": peer_named,
          "ratio": round(in_time / peer_named, 4), "goal": "at least 0.99", "holds": in_time >= 0.99},

@@ -1,10 +1,14 @@
-"""How many probe runs does it take to name the bad nodes, against the two-pass scheme on the same faults?"""
+"""How many probe runs does it take to name the bad nodes, against the two-pass scheme on the same faults?
+
+Both schemes begin with a round of all pairs. In ours an odd node sits that round out; the peer puts it in a second pair. Then come the
+re-pairings: ours are those of two rounds, the peer's those of its second pass.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from bench.localisation_trials import QUIET, ROUNDS, USUAL, Weather, trials
+from bench.localisation_trials import QUIET, USUAL, Weather, trials
 
 import probes
 
@@ -14,16 +18,22 @@ COUNT = 300
 
 
 def run() -> list[dict[str, Any]]:
-    """Re-pairings beyond the rounds, in quiet weather and with runs that cannot be measured."""
-    return [_row(QUIET, "every run can be measured"), _row(USUAL, "1 % of runs unknown, 0.1 % slow by chance")]
+    """All probe runs, and the re-pairings among them, in quiet weather and with runs that cannot be measured."""
+    return [*_rows(QUIET, "every run can be measured"), *_rows(USUAL, "1 % of runs unknown, 0.1 % slow by chance")]
 
 
-def _row(weather: Weather, says: str) -> dict[str, Any]:
+def _rows(weather: Weather, says: str) -> list[dict[str, Any]]:
     found = trials(COUNT, weather)
-    ours, peer = sum(one.extra for one in found), sum(one.peer_extra for one in found)
+    extra, peer_extra = sum(one.extra for one in found), sum(one.peer_extra for one in found)
+    all_runs, peer_runs = sum(one.nodes // 2 for one in found) + extra, sum(one.peer_runs for one in found)
     bad = sum(one.bad for one in found)
-    what = (f"re-pairings beyond the rounds for {bad} bad nodes in {COUNT} fabrics, {says}; ours over {ROUNDS} rounds "
-            f"(named {sum(one.named for one in found)}, innocent {sum(one.innocent for one in found)}), the peer over its one "
-            f"(named {sum(one.peer_named for one in found)}, innocent {sum(one.peer_innocent for one in found)})")
-    return {"name": NAME, "what": what, "value": ours, "unit": "runs", "peer": PEER, "peer_value": peer, "ratio": round(ours / peer, 3),
-            "goal": "no more than the peer", "holds": ours <= peer, "versions": {"efa-pulse": probes.__version__}}
+    where = (f"{bad} bad nodes in {COUNT} fabrics, {says}; ours named {sum(one.named for one in found)} and "
+             f"{sum(one.innocent for one in found)} innocent, the peer {sum(one.peer_named for one in found)} and "
+             f"{sum(one.peer_innocent for one in found)}")
+    common = {"name": NAME, "unit": "runs", "peer": PEER, "versions": {"efa-pulse": probes.__version__}}
+    return [
+        {**common, "what": f"probe runs, the first round included, to name {where}", "value": all_runs, "peer_value": peer_runs,
+         "ratio": round(all_runs / peer_runs, 4), "goal": "no more than the peer", "holds": all_runs <= peer_runs},
+        {**common, "what": f"re-pairings among them ({says})", "value": extra, "peer_value": peer_extra,
+         "ratio": round(extra / peer_extra, 3), "goal": None, "holds": None},
+    ]
