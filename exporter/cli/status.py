@@ -31,7 +31,7 @@ from exporter.status.document import SCHEMA
 ROWS = 40
 NEXT = 8
 CODES = {"ok": Exit.OK, "bad": Exit.BAD, "unknown": Exit.UNKNOWN}
-STATES = {"named": "bold red", "group": "bold red", "bad": "bold red", "suspect": "bold yellow", "cleared": "green", "good": "green",
+STATES = {"named": "bold red", "group": "bold red", "bad": "bold red", "explained": "red", "suspect": "bold yellow", "cleared": "green", "good": "green",
           "unknown": "bold magenta", "held": "dim"}
 
 Json = dict[str, Any]
@@ -71,8 +71,9 @@ def show(document: Json, out: Console, *, everything: bool) -> None:
     most = len(document["nodes"]) if everything else ROWS
     title = "nodes" if everything else "nodes that are not simply good"
     _section(out, title, _nodes(document["nodes"][:most], now), len(document["nodes"]))
-    if len(document["nodes"]) > most:
-        out.print(f"and {len(document['nodes']) - most} more; --all lists them", style="dim")
+    more = len(document["nodes"]) - most + document["left_out"]["nodes"]
+    if more > 0:
+        out.print(f"and {more} more; --all lists them", style="dim")
     _section(out, "canaries", _canaries(document["canaries"], now), len(document["canaries"]))
     gates = _grouped(document["gates"])
     _section(out, "closed gates", _gates(gates), len(gates))

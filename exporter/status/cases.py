@@ -17,6 +17,7 @@ from exporter.judge.hypotheses import Finding, path_score
 from exporter.judge.localise import Localiser
 from exporter.judge.standing import weak_device
 from exporter.judge.suspects import Suspects
+from exporter.layers import LAYERS
 
 MOST_CASES = 1000
 """Cases that are shown at most; the likeliest culprits first."""
@@ -47,6 +48,12 @@ class Cases:
     def findings_of(self, node: str, probe: str) -> list[Json]:
         """Findings that name a node, or a group that it has failed in."""
         return self._by_member.get((node, probe), [])
+
+    def explaining(self, node: str, probe: str) -> Json | None:
+        """The finding of a node in a lower layer, or of another probe of the same layer, that explains what `probe` sees of it."""
+        layer = LAYERS.get(probe, len(LAYERS))
+        return next((found for other in LAYERS for found in self.findings_of(node, other) if other != probe and LAYERS[other] <= layer
+                     and found["kind"] in ("node", "nic")), None)
 
     @cached_property
     def _by_node(self) -> dict[tuple[str, str], Json]:

@@ -13,8 +13,11 @@ STALE_SECONDS = 60.0
 """A snapshot that is older than this comes from a control loop that does not turn."""
 RECENT = 20
 GATES = 2000
+NOTABLE = 500
+"""Nodes and probes that a notable document lists at most, the worst first."""
+STATES = ("named", "group", "bad", "explained", "suspect", "unknown", "cleared", "held", "good")
 
-BAD = frozenset({"bad", "named", "group"})
+BAD = frozenset({"bad", "named", "group", "explained"})
 
 Json = dict[str, Any]
 
@@ -29,7 +32,11 @@ def status(snapshot: Snapshot, now: float, *, notable: bool = False) -> Json:
         states[row["state"]] = states.get(row["state"], 0) + 1
     stale = now - snapshot.at > STALE_SECONDS
     gates = list(_gates(snapshot))
-    shown = [row for row in rows if not notable or row["state"] != "good" or row["last"]["outcome"] != "ok"]
+    shown = rows
+    if notable:
+        shown = sorted((row for row in rows if row["state"] != "good" or row["last"]["outcome"] != "ok"),
+                       key=lambda row: STATES.index(row["state"]))
+    more, shown = max(0, len(shown) - NOTABLE) if notable else 0, shown[:NOTABLE] if notable else shown
     return {
         "schema": SCHEMA, "at": snapshot.at, "now": now, "version": looked.version, "stale": stale,
         "health": _health(states, stale=stale, found=bool(snapshot.cases.findings)),
@@ -42,17 +49,17 @@ def status(snapshot: Snapshot, now: float, *, notable: bool = False) -> Json:
         "paths": [case for case in snapshot.cases.pairs if case["finding"] is None],
         "gates": gates[:GATES], "running": list(looked.running), "waiting": list(looked.waiting),
         "next": sorted(({**job, "nodes": list(job["nodes"])} for job in looked.jobs if job["next"] is not None),
-                       key=lambda job: float(job["next"])),
+                       key=lambda job: (float(job["next"]), str(job["id"]))),
         "rounds": list(looked.rounds), "recent": [brief.to_json() for brief in snapshot.recent[:RECENT]],
         "changes": list(snapshot.changes[:RECENT]),
         "left_out": {"details": snapshot.details_dropped, "entries": snapshot.entries_dropped, "cases": snapshot.cases.left_out,
-                     "gates": max(0, len(gates) - GATES)},
+                     "gates": max(0, len(gates) - GATES), "nodes": more},
     }
 
 
 def state_of(snapshot: Snapshot, node: str, probe: str) -> str:
-    """How a node stands for a probe: `named`, `group`, `suspect`, `bad`, `cleared` (its last run was bad, and it is not blamed), `good` or
-    `unknown`.
+    """How a node stands for a probe: `named`, `group`, `suspect`, `bad`, `explained` (its last run was bad, for what another probe found of
+    it), `cleared` (its last run was bad, and it is not blamed), `good` or `unknown`.
 
     Localisation speaks first: a bad run of a pair is not yet a bad node. Without it (a static list of nodes) the runs speak for themselves.
     """
@@ -70,6 +77,8 @@ def state_of(snapshot: Snapshot, node: str, probe: str) -> str:
     if not entry.conclusive[0].bad:
         return "good"
     shown = entry.conclusive[0]
+    if snapshot.cases.explaining(node, probe) is not None:
+        return "explained"
     # Localisation judges pairs and, from the journal, what was before; runs of more than two nodes blame nobody there.
     return "cleared" if snapshot.looked.inventory is not None and (not shown.run_id or len(shown.nodes) == 2) else "bad"
 
