@@ -341,6 +341,8 @@ class Control:
             self._publisher.run_finished(verdict)
         if self._ledger is not None and run.spec.probe != CANARY:
             self._keep_published(run)
+            if self._fleet is not None:
+                self._fleet.sync()
             self._ledger.finished(run.spec.run_id, self._clock())
         level = self._log.info if verdict.outcome is Outcome.OK else self._log.warning
         level("run finished", run_id=run.spec.run_id, probe=run.spec.probe, target=run.spec.target, outcome=verdict.outcome.value,

@@ -18,14 +18,14 @@ from typing import Any
 
 from exporter.config import Config
 from exporter.config.quiet import Quiet, holding
-from exporter.inventory.model import Inventory, Node
+from exporter.inventory.model import Inventory, Node, group_of, stratum_of
 from exporter.judge.casebook import Change
 from exporter.judge.localise import Localiser
 from exporter.judge.observation import observe
 from exporter.judge.verdict import Verdict
 from exporter.plan.cost import Cost, actual_cost
 from exporter.plan.journal import Journal, JournalStore, flush
-from exporter.plan.planned import PlannedRun, Unplaced, World
+from exporter.plan.planned import PlannedRun, Unplaced, Why, World
 from exporter.plan.planner import Ended, Planner
 from exporter.plan.probes import Needs, ProbePlan, probe_plans
 from exporter.runs import RunSpec
@@ -132,7 +132,7 @@ class Fleet:
     def finished(self, verdict: Verdict, devices: Mapping[str, Mapping[str, float]] | None = None) -> Concluded:
         """A run has ended and was judged. `devices` are bytes per device by node name, as the witnesses counted them in its window."""
         run = verdict.run
-        planned = self.planner.flying.get(run.spec.run_id)
+        planned = self.planner.flying.get(run.spec.run_id) or self._adopted(run.spec)
         cost: Cost | None = None
         if planned is not None and planned.probe in self.planner.probes_by_name:
             cost = actual_cost(run, self.planner.probes_by_name[planned.probe].cost)
@@ -141,10 +141,16 @@ class Fleet:
         if ids is None:
             return Concluded(planned, ())
         counted = {one: devices[name] for one, name in zip(ids, run.spec.nodes, strict=True) if devices and name in devices}
-        seen = observe(verdict, ids, repair=planned is not None and planned.repair is not None, devices=counted)
+        seen = observe(verdict, ids, repair=run.spec.labels.get("why") == "suspect", devices=counted)
         changes = tuple(self.localiser.observe(seen))
         self._tell(changes)
         return Concluded(planned, changes)
+
+    def sync(self) -> None:
+        """Bring everything that changed into the journal's memory, so that what is stored from now on holds it."""
+        self._synced_at = self._monotonic()
+        self.planner.sync()
+        self._keep()
 
     def keep_values(self, instance_id: str, probe: str, values: Any) -> None:
         """Keep what is published of a probe on a node."""
@@ -154,9 +160,7 @@ class Fleet:
         """Write what the journal owes, a few shards at a time; returns how many. Raises OSError or JournalError; it is tried again."""
         now = self._monotonic()
         if everything or now - self._synced_at >= SYNC_SECONDS:
-            self._synced_at = now
-            self.planner.sync()
-            self._keep()
+            self.sync()
         return flush(self.journal, self._store, now, most=10**6 if everything else SHARDS_AT_ONCE, everything=everything)
 
     def _tell(self, changes: Sequence[Change]) -> None:
@@ -173,6 +177,19 @@ class Fleet:
                 self.journal.drop(SUSPECT + node)
         for probe, cases in self.localiser.cases().items():
             self.journal.put(CASES + probe, cases)
+
+    def _adopted(self, spec: RunSpec) -> PlannedRun | None:
+        """A run that an earlier leader had planned, from what it wrote on it; None for a run of somebody else."""
+        ids, number = spec.labels.get("instance-ids"), spec.labels.get("round", "")
+        nodes = [self._inventory.get(one) for one in ids.split(",")] if ids else []
+        there = [node for node in nodes if node is not None]
+        if not there or len(there) < len(nodes) or not number.isdigit() or spec.probe not in self.planner.probes_by_name:
+            return None
+        stratum = stratum_of(there[0], there[1]) if len(there) == 2 else None
+        why: Why = "due" if len(there) == 1 else "round"
+        run = PlannedRun(spec.run_id, spec.probe, tuple(there), why, group_of(there[0]), int(number), stratum)
+        self.planner.adopt(run)
+        return run
 
     def _ids(self, spec: RunSpec) -> tuple[str, ...] | None:
         """The identities of a foreign run's nodes, None when one of them is not known."""
