@@ -17,11 +17,17 @@ import pytest
 from e2e.controlplane import ControlPlane, eventually
 from e2e.hollowcluster import PROBE_IMAGE, REPO, HollowNodes, this_checkout
 from e2e.installed import Installation, JobCount
+from sysfs_tree import SysfsTree
 
 from exporter.cli.demo import simulated_endpoint
 from exporter.kube.pause import PauseSwitch
 from exporter.kube.watch import Watch
 from exporter.launch import names
+from exporter.runs import Run, RunSpec, missing_result
+from exporter.witness import Witnesses
+from probes.efa.window import WitnessAnswer
+from probes.reasons import Reason
+from probes.result import Window
 
 Install = Callable[..., Installation]
 Json = dict[str, Any]
@@ -32,8 +38,9 @@ LIGHT = {"sizes": ["1MiB"], "operations": ["write"], "seconds": 0.3, "batch": 1}
 
 
 @pytest.fixture(scope="module")
-def hollow(cluster: ControlPlane) -> Iterator[HollowNodes]:
-    with HollowNodes(cluster, "laptop", 2, default_rate="800mbit", images=(this_checkout(),)) as nodes:
+def hollow(cluster: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HollowNodes]:
+    counters = {node: {"/sys": str(SysfsTree.p5en(tmp_path_factory.mktemp(node)).root)} for node in (A, B)}
+    with HollowNodes(cluster, "laptop", 2, default_rate="800mbit", images=(this_checkout(),), host_paths=counters) as nodes:
         yield nodes
 
 
@@ -69,6 +76,29 @@ def cli(cluster: ControlPlane, config: Path, *arguments: str, seconds: float = 1
     return done
 
 
+def witness(here: Installation, node: str) -> Json:
+    settings = here.config
+    command = ["python3", "-m", "probes.witness", "--node", node, "--listen", f":{settings.witness.port}"]
+    return {"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": f"witness-{node}", "namespace": settings.probe_namespace, "labels": dict(settings.witness.selector)},
+            "spec": {"nodeName": node, "serviceAccountName": settings.pods.service_account, "automountServiceAccountToken": False,
+                     "volumes": [{"name": "sys", "hostPath": {"path": "/sys"}}],
+                     "containers": [{"name": "witness", "image": PROBE_IMAGE, "command": command,
+                                     "volumeMounts": [{"name": "sys", "mountPath": "/host/sys", "readOnly": True}]}]}}
+
+
+def ended(start: float, end: float) -> Run:
+    """A run that measured in this window on both nodes."""
+    run = RunSpec("r", "mooncake", f"{A}--{B}", (A, B), "any", 60.0)
+    results = [missing_result(run, rank, Reason.OK, "", start - 0.5, end + 0.2) for rank in range(2)]
+    window = Window(start=start, end=end)
+    return Run(run, tuple(result.model_copy(update={"measure": window}) for result in results), start - 0.5, end + 0.2)
+
+
+def is_ready(pod: Json) -> bool:
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in pod["status"].get("conditions") or [])
+
+
 def annotate(cluster: ControlPlane, node: str, **annotations: str | None) -> None:
     keyed = {f"efa-pulse.io/{name}": value for name, value in annotations.items()}
     cluster.call("PATCH", f"/api/v1/nodes/{node}", {"metadata": {"annotations": keyed}})
@@ -94,6 +124,27 @@ def test_one_pair_is_probed_with_progress_and_nothing_is_left(cluster: ControlPl
     assert here.jobs() == []
     assert fence.broken == []
     assert fence.seen == {A, B}
+
+
+@pytest.mark.timeout(150)
+def test_witnesses_are_asked_through_the_api_server(cluster: ControlPlane, here: Installation) -> None:
+    for node in (A, B):
+        cluster.create(witness(here, node))
+    eventually(lambda: all(is_ready(pod) for pod in here.pods()), what="the witnesses are ready")
+    time.sleep(4.0)
+    asked = Witnesses(here.api, here.config, through_api=True)
+    asked.start()
+    assert asked.wait(20)
+    try:
+        answers = asked.answers(ended(time.time() - 3.0, time.time() - 1.0))
+    finally:
+        asked.close()
+    for node in (A, B):
+        answer = answers[node]
+        assert isinstance(answer, WitnessAnswer), answer
+        assert answer.node == node
+        assert len(answer.window.devices) == 16
+        assert {device.counters["rdma_write_bytes"] for device in answer.window.devices.values()} == {0}
 
 
 @pytest.mark.timeout(150)
