@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -123,10 +124,15 @@ class SysfsTree:
             (pci / file).write_text(text + "\n")
         if driver is not None:
             (self.root / "bus" / "pci" / "drivers" / driver).mkdir(parents=True, exist_ok=True)
-            (pci / "driver").symlink_to(self.root / "bus" / "pci" / "drivers" / driver)
+            _link(pci / "driver", self.root / "bus" / "pci" / "drivers" / driver)
         port = self.entry(name) / "ports" / "1"
         port.mkdir(parents=True)
-        (self.entry(name) / "device").symlink_to(pci)
+        _link(self.entry(name) / "device", pci)
         (self.entry(name) / "fw_ver").write_text("0.0.0.0\n")
         (port / "state").write_text("4: ACTIVE\n")
         (port / "rate").write_text(f"{gbit} Gb/sec (4X EDR)\n")
+
+
+def _link(link: Path, target: Path) -> None:
+    """A relative symlink, as in a real sysfs: it also leads somewhere where the tree is mounted at another place."""
+    link.symlink_to(os.path.relpath(target, link.parent))
