@@ -70,7 +70,11 @@ def command(cluster: ControlPlane, config: Path, *arguments: str) -> list[str]:
 
 
 def cli(cluster: ControlPlane, config: Path, *arguments: str, seconds: float = 120.0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(command(cluster, config, *arguments), capture_output=True, text=True, timeout=seconds, check=False, cwd=REPO,
+    return run(command(cluster, config, *arguments), seconds)
+
+
+def run(arguments: list[str], seconds: float = 120.0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=seconds, check=False, cwd=REPO,
                           env={**os.environ, "COLUMNS": "160", "NO_COLOR": "1"})
     assert "Traceback" not in done.stderr, done.stderr
     return done
@@ -89,10 +93,10 @@ def witness(here: Installation, node: str) -> Json:
 
 def ended(start: float, end: float) -> Run:
     """A run that measured in this window on both nodes."""
-    run = RunSpec("r", "mooncake", f"{A}--{B}", (A, B), "any", 60.0)
-    results = [missing_result(run, rank, Reason.OK, "", start - 0.5, end + 0.2) for rank in range(2)]
+    what = RunSpec("r", "mooncake", f"{A}--{B}", (A, B), "any", 60.0)
+    results = [missing_result(what, rank, Reason.OK, "", start - 0.5, end + 0.2) for rank in range(2)]
     window = Window(start=start, end=end)
-    return Run(run, tuple(result.model_copy(update={"measure": window}) for result in results), start - 0.5, end + 0.2)
+    return Run(what, tuple(result.model_copy(update={"measure": window}) for result in results), start - 0.5, end + 0.2)
 
 
 def is_ready(pod: Json) -> bool:
@@ -165,6 +169,19 @@ def test_what_somebody_forbade_is_not_forced(cluster: ControlPlane, here: Instal
         assert says in done.stderr
     made.close()
     assert made.most == 0
+
+
+@pytest.mark.timeout(60)
+def test_missing_rights_and_a_missing_installation_are_told_at_once(cluster: ControlPlane, here: Installation, config: Path) -> None:
+    nobody = cluster.service_account(here.config.probe_namespace, here.config.pods.service_account)
+    arguments = ["probe", "mooncake", "--nodes", f"{A},{B}"]
+    done = run([sys.executable, "-m", "exporter", *arguments, "--kubeconfig", str(nobody), "--config", str(config)])
+    assert done.returncode == 2
+    assert "forbidden" in done.stderr
+    assert "it takes the rights to list nodes and pods" in done.stderr
+    done = run([sys.executable, "-m", "exporter", *arguments, "--kubeconfig", str(cluster.kubeconfig)])
+    assert done.returncode == 2
+    assert "is efa-pulse installed there?" in done.stderr
 
 
 @pytest.mark.timeout(200)
