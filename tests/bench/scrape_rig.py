@@ -171,10 +171,12 @@ def rig(folder: Path, *, busy: bool = True) -> Iterator[Rig]:
     theirs, theirs_far = spawn.Pipe()
     processes = [spawn.Process(target=serve_ours, args=(ours_far, str(folder), busy), daemon=True)]
     processes[0].start()
+    ours_far.close()  # so that the death of the process is an end of file, not a wait
     try:
         plain, protected, series, page = _receive(ours)
         processes.append(spawn.Process(target=serve_theirs, args=(theirs_far, page), daemon=True))
         processes[1].start()
+        theirs_far.close()
         _receive(theirs)
         yield Rig(ours, theirs, plain, protected, series, context)
     finally:
@@ -246,4 +248,7 @@ def resident() -> int:
 def _receive(link: Connection) -> Any:
     if not link.poll(ANSWER_SECONDS * 2):
         raise RuntimeError("a process of the benchmark does not answer")
-    return link.recv()
+    try:
+        return link.recv()
+    except EOFError:
+        raise RuntimeError("a process of the benchmark died") from None
