@@ -77,12 +77,13 @@ class MetricsServer:
         self._lock = threading.Lock()
         self._wake, self._woken = socket.socketpair()
         self._listeners = [_bound(*config.address)]
+        self._address = self._listeners[0].getsockname()[:2]
         self._thread: threading.Thread | None = None
 
     @property
     def address(self) -> tuple[str, int]:
         """Host and port it listens on."""
-        host, port = self._listeners[0].getsockname()[:2]
+        host, port = self._address
         return str(host), int(port)
 
     @property
