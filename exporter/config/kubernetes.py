@@ -241,7 +241,7 @@ class Kubernetes(Model):
     """Most Jobs of this installation at any time, whatever happens."""
     bind_limit: Annotated[Duration, Field(ge=5, le=3600)] = 60.0
     """A run whose ranks do not all have a node after this time is given up."""
-    pull_limit: Annotated[Duration, Field(ge=10, le=7200)] = 600.0
+    pull_limit: Annotated[Duration, Field(ge=5, le=7200)] = 600.0
     """Time from a node to the start of the worker: image pull, and waiting for the other ranks' pull."""
     keep: Annotated[Duration, Field(ge=3600, le=604800)] = 3600.0
     """A finished Job that nobody deleted is deleted by Kubernetes after this time."""

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from e2e.controlplane import eventually
@@ -142,7 +143,7 @@ def test_a_renewal_counts_from_when_it_was_asked_for(here: Installation) -> None
     try:
         slow.turn()
     finally:
-        del here.api.get  # type: ignore[method-assign]
+        del here.api.get
     clock[0] += 2.5
     assert not slow.leading, "10.5 s after it asked"
 
@@ -151,10 +152,10 @@ def test_one_that_lost_the_race_does_not_lead(here: Installation) -> None:
     one, other = (Election(here.api, Leader(), namespace=here.config.namespace, identity=name) for name in ("one", "other"))
     real = here.api.create
 
-    def first_the_other(path: str, *args: object, **more: object) -> dict[str, object]:
+    def first_the_other(path: str, body: dict[str, Any], *, timeout: float | None = None) -> dict[str, Any]:
         here.api.create = real  # type: ignore[method-assign]
         other.turn()
-        return real(path, *args, **more)
+        return real(path, body, timeout=timeout)
 
     here.api.create = first_the_other  # type: ignore[method-assign]
     one.turn()
