@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from exporter.judge.group import Groups
+from exporter.judge.group import Groups, Key
 from exporter.judge.hypotheses import P_NODE_BAD, Finding, node_score
 from exporter.judge.observation import Observation
 from exporter.judge.standing import Path, Standing, pair_of
@@ -21,6 +21,12 @@ NO_PLACE_SECONDS = 5.0
 """How soon a re-pairing that found no place is tried again."""
 STALLED_SECONDS = 120.0
 """So long others wait for what a re-pairing that finds no place would tell."""
+DOUBT_SECONDS = 60.0
+"""So long a case waits for a run of the round to tell a bad node from a bad leaf before one is made for it."""
+LONGEST_WAIT = 1800.0
+"""So long a node is not named while nothing of its leaf or node group has passed since it began to fail."""
+MEASURED_SECONDS = 7200.0
+"""Nodes that passed within this time before are expected to be measured again soon."""
 LONELY_SECONDS = 1800.0
 """After so long without a partner that could be measured, the pair itself is the finding for now."""
 MOST_SUSPECTS = 0.2
@@ -84,6 +90,8 @@ class CaseBook:
                 places -= 1
                 yield Repair(self.probe, node, f"{node}@{standing.since:.0f}", standing.tries + standing.unknowns,
                              f"failed with {', '.join(sorted(standing.bad))}", avoid=frozenset(standing.bad))
+            elif standing.check_at <= now and standing.asked is None and (doubt := self._doubt(node, now)) is not None:
+                yield doubt
         for pair, path in self.paths.items():
             if path.finding is None and path.asked is None and path.ask_at <= now \
                     and not any(node in self.open and not self.of(node).lonely for node in pair):
@@ -131,10 +139,51 @@ class CaseBook:
 
     # what to ask
 
+    def agreeing(self, node: str) -> int:
+        """Good partners that a suspect failed with. Those that are all on one other leaf count as one: it may be the path."""
+        good = [partner for partner in self.standings[node].bad if self.good(partner)]
+        own, leaves = self.groups.leaf(node), {self.groups.leaf(partner) for partner in good}
+        if len(good) > 1 and own is not None and len(leaves) == 1 and leaves != {own} and None not in leaves and self.groups.leaves > 2:
+            return 1
+        return len(good)
+
+    def unproven(self, node: str) -> tuple[Key, list[str]] | None:
+        """A leaf or node group of a suspect that may be bad as a whole: nothing of it has passed since, though others of it are measured.
+
+        Returns the key and those others.
+        """
+        since = self.standings[node].since or 0.0
+        for key, others in self.groups.unproven(node, since):
+            measured = [other for other in others if self._is_measured(other, since)]
+            if len(measured) > 1:
+                return key, measured
+        return None
+
+    def _is_measured(self, node: str, since: float) -> bool:
+        """Whether a node is measured often enough to expect its next run soon. In the first half hour that is every node."""
+        standing = self.standings.get(node)
+        if standing is None or standing.good_at is None:
+            return since - (self.began or since) < LONGEST_WAIT
+        return standing.good_at > since - MEASURED_SECONDS
+
+    def _doubt(self, node: str, now: float) -> Repair | None:
+        """The run that tells a bad node from a bad leaf or node group: another node of it with a good one elsewhere."""
+        standing = self.standings[node]
+        since = standing.since or 0.0
+        if self.agreeing(node) < GOOD_PARTNERS or now - since < DOUBT_SECONDS or self._nothing_passes():
+            return None
+        doubt = self.unproven(node)
+        other = next((one for one in doubt[1] if self.good(one) and self.standings[one].asked is None), None) if doubt is not None else None
+        if doubt is None or other is None:
+            return None
+        standing.check_at = now + DOUBT_SECONDS
+        why = f"is it {node}, or all of its {doubt[0][0]}?"
+        return Repair(self.probe, other, f"{node}@{since:.0f}/{doubt[0][0]}", int(now - since), why, avoid=frozenset({node, *doubt[1]}))
+
     def _needs_more(self, node: str) -> bool:
         """Whether one more run of this suspect tells something that is not on its way already."""
         standing = self.standings[node]
-        if sum(self.good(partner) for partner in standing.bad) >= GOOD_PARTNERS:
+        if self.agreeing(node) >= GOOD_PARTNERS:
             return False
         return standing.tries == 0 or not any(self._will_tell(partner) for partner in standing.bad)
 

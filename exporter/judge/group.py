@@ -75,6 +75,15 @@ class Groups:
         link = self.link(pair)
         return self.of(pair[0]) | self.of(pair[1]) | ({link} if link is not None else set())
 
+    @property
+    def leaves(self) -> int:
+        """How many leaves there are."""
+        return sum(name == "leaf" for name, _ in self.sizes)
+
+    def leaf(self, node: str) -> str | None:
+        """The leaf of a node."""
+        return self.attributes.get(node, {}).get("leaf")
+
     def inside(self, small: Key, large: Key) -> bool:
         """Whether all of one group belong to another."""
         return all(large in own.items() for own in self.attributes.values() if small in own.items())
@@ -110,16 +119,12 @@ class Groups:
                     del self.active[key]
         return over
 
-    def unproven(self, node: str, since: float, measured: Callable[[str], bool]) -> bool:
-        """Whether nothing of the node's leaf or node group has passed since `since`, although others of it can be measured.
-
-        Then the fault may be that of the leaf or the node group, and the node is not named for it yet.
-        """
-        for key in self.of(node):
-            if key[0] in ("leaf", "nodegroup") and self.sizes[key] >= FEWEST and self.passed_at.get(key, 0.0) < since \
-                    and sum(measured(other) for other, own in self.attributes.items() if other != node and own.get(key[0]) == key[1]) > 1:
-                return True
-        return False
+    def unproven(self, node: str, since: float) -> list[tuple[Key, list[str]]]:
+        """The node's leaf and node group, as far as nothing of it has passed since `since`, with their other nodes."""
+        keys = [key for key in sorted(self.of(node)) if key[0] in ("leaf", "nodegroup") and self.sizes[key] >= FEWEST
+                and self.passed_at.get(key, 0.0) < since]
+        return [((name, value), sorted(other for other, own in self.attributes.items() if other != node and own.get(name) == value))
+                for name, value in keys]
 
     def note(self, pair: tuple[str, str], at: float, reason: str | None) -> None:
         """A pair of a round was measured. Passes are kept only while something fails."""
@@ -135,19 +140,22 @@ class Groups:
         """
         held: list[tuple[int, int, bool, Key, Active]] = []
         for key in self.of(pair[0]) | self.of(pair[1]):
-            if key not in self.active and self.sizes[key] >= FEWEST and (key[0] == "fleet" or self._passes_outside(key)):
+            if key not in self.active and self.sizes[key] >= FEWEST:
                 found = self._weigh(probe, key, at, cleared)
                 if found is not None:
-                    held.append((len(found.failed), -self.sizes[key], key[0] == "fleet", key, found))
+                    held.append((found[0], -self.sizes[key], key[0] == "fleet", key, found[1]))
         # What explains the most failures, and of those the smallest; all of the fleet when nothing smaller explains as many.
         best = max(held, key=lambda one: one[:4], default=None)
-        return (best[3], best[4]) if best is not None else None
+        if best is None or (best[3][0] != "fleet" and not self._passes_outside(best[3])):
+            return None  # while nothing else passes, it may be more than this group
+        return best[3], best[4]
 
     def _passes_outside(self, key: Key) -> bool:
         """Whether any pair that does not touch the group has passed since things began to fail: else it may be all of them."""
         return any(one.reason is None and not any(key in self.of(node) for node in one.pair) for one in self.fresh)
 
-    def _weigh(self, probe: str, key: Key, at: float, cleared: Callable[[str, float], bool]) -> Active | None:
+    def _weigh(self, probe: str, key: Key, at: float, cleared: Callable[[str, float], bool]) -> tuple[int, Active] | None:
+        """How many failed pairs a group explains and the finding that would be, None when the rule for a group does not hold."""
         failed: list[Fresh] = []
         members: set[str] = set()
         passed = 0
@@ -173,7 +181,8 @@ class Groups:
         score = group_score(len(failed), passed)
         says = (f"{len(failed)} of {total} pairs that touch {key[0]} {key[1]} fail with {reason} since "
                 f"they began to: look at what its {self.sizes[key]} nodes share")
-        return Active(Finding("group", probe, key, reason, score, min(one.at for one in failed), at, tuple(sorted(members)), says), members)
+        finding = Finding("group", probe, key, reason, score, min(one.at for one in failed), at, tuple(sorted(members)), says)
+        return len(failed), Active(finding, members)
 
     def dump(self) -> dict[str, Any]:
         """As JSON."""

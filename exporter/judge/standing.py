@@ -31,10 +31,10 @@ class Standing:
 
     `since` is set while it is a suspect: the start of the first failed run that nothing else explains. `bad` holds its failures since
     then by partner, or those that named it. `asked` is the run that re-pairs it now. `tries` and `unknowns` count re-pairings of this case
-    that ended and that could not measure. `stuck_at` is since when none finds a place, `stalled` that this takes too long for others to
-    wait for it, `lonely` that there is nobody to compare with. `oks` are partners it passed with since it was named, `named` how often it
-    was. `bits` is its recent history of `seen` runs, the last one lowest, 1 for failed; `flaps` holds partners of failures that nothing
-    explained in the end.
+    that ended and that could not measure; from `ask_at` it may be asked about again, from `check_at` its leaf. `stuck_at` is since when no
+    re-pairing finds a place, `stalled` that this takes too long for others to wait for it, `lonely` that there is nobody to compare with.
+    `oks` are partners it passed with since it was named, `named` how often it was. `bits` is its recent history of `seen` runs, the last
+    one lowest, 1 for failed; `flaps` holds partners of failures that nothing explained in the end.
     """
 
     good_at: float | None = None
@@ -44,6 +44,7 @@ class Standing:
     tries: int = 0
     unknowns: int = 0
     ask_at: float = 0.0
+    check_at: float = 0.0
     stuck_at: float | None = None
     stalled: bool = False
     lonely: bool = False
@@ -79,7 +80,7 @@ class Standing:
         self.since, self.bad, self.asked, self.stuck_at = None, {}, None, None
         self.stalled = self.lonely = False
         self.tries = self.unknowns = 0
-        self.ask_at = 0.0
+        self.ask_at = self.check_at = 0.0
 
     def blame(self, partner: str, failure: Failure) -> None:
         """Keep a failure with `partner`, the newest of each and at most `PARTNERS` partners."""

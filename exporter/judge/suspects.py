@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from exporter.judge.casebook import GOOD_PARTNERS, CaseBook, Change
+from exporter.judge.casebook import GOOD_PARTNERS, LONGEST_WAIT, CaseBook, Change
 from exporter.judge.group import Active, Key
 from exporter.judge.hypotheses import P_NODE_BAD, Finding, Kind, node_score, path_score
 from exporter.judge.observation import Observation, Side
@@ -25,10 +25,6 @@ from exporter.judge.standing import Failure, Path, other_of, pair_of, weak_devic
 
 SURE = 0.95
 """Least score of a node that is named."""
-LONGEST_WAIT = 1800.0
-"""So long a node is not named while nothing of its leaf or node group has passed since it began to fail."""
-MEASURED_SECONDS = 7200.0
-"""Nodes that passed within this time before are expected to be measured again soon."""
 FLAP_FAILURES = 4
 """Failures with different good partners, none of them persistent, that make a flapping node."""
 FLAP_SHARE = 0.15
@@ -85,7 +81,20 @@ class Suspects(CaseBook):
                 self._close(node, "its partner left")
             elif grown and standing.lonely:
                 standing.lonely, standing.stalled, standing.stuck_at, standing.ask_at = False, False, None, 0.0
+        for pair, path in [*self.paths.items()] if grown else ():
+            if path.finding is not None and path.finding.kind == "pair":
+                self._reopen(pair, path)
         return self._changes
+
+    def _reopen(self, pair: tuple[str, str], path: Path) -> None:
+        """There is a third node now: the case of a pair can be settled."""
+        del self.paths[pair]
+        self._changes.append(Change("over", self.probe, finding=path.finding, says="another node can be compared with now"))
+        for node in pair:
+            if node not in self.open and node not in self.named:
+                self._open(node, path.since, f"failed with {other_of(pair, node)}: {path.reason}")
+            if node in self.open:
+                self.of(node).blame(other_of(pair, node), Failure(path.since, path.since, path.reason, ""))
 
     # what a run means
 
@@ -186,7 +195,7 @@ class Suspects(CaseBook):
     def holds_back(self, node: str, at: float) -> Iterator[str]:
         """What of the rule for naming a suspect does not hold yet, in words; nothing when it is to be named."""
         standing = self.of(node)
-        good = sum(self.good(partner) for partner in standing.bad)
+        good = self.agreeing(node)
         since = standing.since or 0.0
         if good < GOOD_PARTNERS:
             yield f"{good} of {GOOD_PARTNERS} good partners agree"
@@ -194,8 +203,9 @@ class Suspects(CaseBook):
             yield f"the probability that it is bad is {self.score(node):.3f}, {SURE} is needed"
         if self.passed_at.get(self.comparable.get(node, ""), 0.0) < since:
             yield "no pair of comparable nodes has passed since it began to fail: it may be all of them"
-        elif at - since < LONGEST_WAIT and self.groups.unproven(node, since, lambda other: self._will_pass(other, since)):
-            yield "nothing of its leaf or node group has passed since it began to fail: it may be all of those"
+        elif at - since < LONGEST_WAIT and (doubt := self.unproven(node)) is not None:
+            (name, value), _ = doubt
+            yield f"nothing of its {name} {value} has passed since it began to fail: it may be all of it"
 
     def _evaluate(self, node: str, at: float) -> None:
         """Name a suspect when the rule holds. While nothing has passed since it began to fail, it may be all of them."""
@@ -344,13 +354,6 @@ class Suspects(CaseBook):
         for node in sorted(self.open):
             for member in inside.intersection(self.of(node).bad):
                 self._exonerate(node, member, active.finding.found)
-
-    def _will_pass(self, node: str, since: float) -> bool:
-        """Whether a node is measured often enough to expect its next run soon. In the first half hour that is every node."""
-        standing = self.standings.get(node)
-        if standing is None or standing.good_at is None:
-            return since - (self.began or since) < LONGEST_WAIT
-        return standing.good_at > since - MEASURED_SECONDS
 
     def _passed_since(self, node: str, at: float) -> bool:
         standing = self.standings.get(node)
