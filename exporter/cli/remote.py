@@ -72,7 +72,8 @@ class Remote:
         base = base if "://" in base else f"http://{base}"
         parts = urllib.parse.urlsplit(base)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
-            raise UsageError(f"--url {base}: http://host:port or https://host:port is needed, credentials by --token-file or --user")
+            shown = base.replace(parts.netloc, parts.netloc.rpartition("@")[2]) if parts.netloc else base
+            raise UsageError(f"--url {shown}: http://host:port or https://host:port is needed, credentials by --token-file or --user")
         try:
             with httpx.Client(timeout=TIMEOUT, verify=self._trust(), auth=self._basic(), headers=self._headers()) as client:
                 answer = client.get(f"{base}{path}", params=query)

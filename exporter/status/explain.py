@@ -82,8 +82,8 @@ def _section(snapshot: Snapshot, brief: Brief, entry: Entry | None, now: float, 
         others = [f"{node} is {state_of(snapshot, node, brief.probe)}" for node in dict.fromkeys(brief.nodes) if node != one["node"]]
         below = snapshot.cases.explaining(one["node"], brief.probe) if one["state"] == "explained" else None
         if below is not None:
-            told.append(f"First of all the finding of {below['probe']} on {one['node']} ({below['says']}): it explains what is seen here, and "
-                        "until it is over nothing is concluded here.")
+            told.append(f"First of all the finding of {below['probe']} on {one['node']} ({below['says']}): it explains what is seen here, "
+                        "and until it is over nothing is concluded here.")
         elif one["state"] == "cleared" and brief.bad and others:
             told.append(f"Nothing about {one['node']}: it is not blamed for this run ({', '.join(others)}).")
     if detail is None:
