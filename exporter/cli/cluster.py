@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -22,10 +22,10 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.status import Status
 
 from exporter import config as configurations
 from exporter.cli.exits import NotMeasuredError, UsageError
+from exporter.cli.progress import Progress, status
 from exporter.config import Config
 from exporter.config.quiet import holding as quiet_now
 from exporter.inventory.kubernetes import KubernetesInventory
@@ -55,6 +55,7 @@ ForceOption = Annotated[bool, typer.Option("--force", help="Run in spite of a pa
 
 SYNC_SECONDS = 60.0
 LOOK_SECONDS = 0.2
+SETTLE_SECONDS = 15.0
 SLACK_SECONDS = 240.0
 ASKERS = 8
 
@@ -117,6 +118,7 @@ class ClusterRunner(AbstractContextManager["ClusterRunner"]):
         self._api = place.connect(self.config)
         self._finished: queue.SimpleQueue[Run] = queue.SimpleQueue()
         self._progress = Progress(console)
+        self._used: set[str] = set()
         self._parts = contextlib.ExitStack()
         self._parts.callback(self._api.close)
 
@@ -160,9 +162,10 @@ class ClusterRunner(AbstractContextManager["ClusterRunner"]):
     def closed(self, probe: str, nodes: Iterable[Node]) -> list[tuple[Node, Closed]]:
         """The gates that keep `probe` off these nodes now, those left out that `--force` opens; the others are told on the console."""
         nodes = tuple(nodes)
-        moment = self._moment(probe, nodes)
-        found: list[tuple[Node, Closed]] = []
-        for node in nodes:
+        now = self._settled([node.name for node in nodes])
+        moment = self._moment(probe, list(now.values()))
+        found = [(node, Closed("draining", "the node has left the cluster")) for node in nodes if node.name not in now]
+        for node in now.values():
             shut = closed(node, self._needs[probe], moment)
             stopping = holding(shut, force=self._force)
             found += [(node, one) for one in stopping]
@@ -183,6 +186,7 @@ class ClusterRunner(AbstractContextManager["ClusterRunner"]):
 
     def run(self, specs: Sequence[RunSpec]) -> list[Verdict]:
         """These runs at the same time, from start to verdict, in the order given. Progress goes to the console."""
+        self._used.update(name for spec in specs for name in spec.nodes)
         limit = time.monotonic() + max((job_deadline(spec, self._kube) for spec in specs), default=0) + SLACK_SECONDS
         judged: dict[str, Future[Verdict]] = {}
         with self._progress.shown(specs):
@@ -210,6 +214,16 @@ class ClusterRunner(AbstractContextManager["ClusterRunner"]):
             answers = dict(self._witnesses.answers(run))
         return judge(run, floors=self.config.thresholds.floors, instance_types=types, answers=answers, rdma_hardware=_rdma(types.values()))
 
+    def _settled(self, names: Sequence[str]) -> dict[str, Node]:
+        """These nodes as they are now, those that are there. A pod of ours that just ended is given time to be gone from its node."""
+        until = time.monotonic() + SETTLE_SECONDS
+        while True:
+            snapshot = self._inventory.snapshot()
+            now = {name: node for name in names if (node := snapshot.named(name)) is not None}
+            if time.monotonic() > until or not any(node.probe_pods for name, node in now.items() if name in self._used):
+                return now
+            time.sleep(LOOK_SECONDS)
+
     def _moment(self, probe: str, nodes: Sequence[Node]) -> Moment:
         try:
             paused = pause.read(self._api, self._kube.namespace)
@@ -226,13 +240,24 @@ class ClusterRunner(AbstractContextManager["ClusterRunner"]):
         return claim_of(spec, self.nodes(spec.nodes), self._kube)
 
     def _sync(self) -> None:
+        """Read the cluster. Raises NotMeasuredError with what is missing, at once where the API server refuses."""
+        kube = self._kube
+        rights = f"it takes the rights to list nodes and pods, and to create, watch and delete Jobs in namespace {kube.probe_namespace}"
+        try:
+            for path in ("/api/v1/nodes", "/api/v1/pods", f"/apis/batch/v1/namespaces/{kube.probe_namespace}/jobs"):
+                self._api.get(path, {"limit": 1})
+            self._api.get(f"/api/v1/namespaces/{kube.probe_namespace}/configmaps/{kube.anchor}")
+        except ApiError as error:
+            if error.not_found:
+                raise NotMeasuredError(f"{error}; is efa-pulse installed there? --config names its namespaces "
+                                       "(kubernetes.probe_namespace)") from None
+            raise NotMeasuredError(f"{error}; {rights}") from None
         until = time.monotonic() + SYNC_SECONDS
         waits = [self._inventory.wait, self._launcher.wait, *([self._witnesses.wait] if self._witnesses is not None else [])]
-        with _status(self._console, "reading the cluster"):
+        with status(self._console, "reading the cluster"):
             if not all(wait(max(0.0, until - time.monotonic())) for wait in waits):
                 trouble = self._inventory.trouble or self._launcher.trouble or "no answer"
-                raise NotMeasuredError(f"the cluster could not be read within {SYNC_SECONDS:g} s: {trouble}; it takes the rights to list "
-                                       f"nodes and pods, and Jobs in namespace {self._kube.probe_namespace}")
+                raise NotMeasuredError(f"the cluster could not be read within {SYNC_SECONDS:g} s: {trouble}; {rights}")
 
     def _end_jobs(self) -> None:
         if self._launcher.running():
@@ -255,56 +280,6 @@ class ClusterRunner(AbstractContextManager["ClusterRunner"]):
                 + ": is the device plugin there? kubernetes.node_selector names nodes that have none yet")
 
 
-class Progress:
-    """Each rank's state in words: one live line on a terminal, a line for every change elsewhere."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._lock = threading.Lock()
-        self._specs: dict[str, RunSpec] = {}
-        self._said: dict[str, dict[int, str]] = {}
-        self._notes: dict[str, str] = {}
-        self._status: Status | None = None
-        self._since = 0.0
-
-    def said(self, run_id: str, ranks: dict[int, str]) -> None:
-        """Take in the ranks' new states. Called from the launcher's thread."""
-        with self._lock:
-            before = self._said.get(run_id, {})
-            self._said[run_id] = ranks
-            spec = self._specs.get(run_id)
-        if spec is not None and not self._console.is_terminal:
-            for rank, words in ranks.items():
-                if before.get(rank) != words:
-                    self._console.print(f"{spec.probe} {spec.target}: rank {rank} {words}", markup=False)
-
-    def note(self, run_id: str, text: str) -> None:
-        """What goes on beside the ranks."""
-        with self._lock:
-            self._notes[run_id] = text
-
-    @contextlib.contextmanager
-    def shown(self, specs: Sequence[RunSpec]) -> Iterator[None]:
-        """Show these runs while the block lasts."""
-        with self._lock:
-            self._specs, self._said, self._notes, self._since = {spec.run_id: spec for spec in specs}, {}, {}, time.monotonic()
-        with _status(self._console, "starting") as self._status:
-            yield
-        self._status = None
-
-    def refresh(self) -> None:
-        """Bring the live line up to date."""
-        if self._status is not None:
-            self._status.update(self.line())
-
-    def line(self) -> str:
-        """All runs in one text, with the seconds that have passed."""
-        with self._lock:
-            parts = [f"{spec.probe} {spec.target}: " + (self._notes.get(run_id) or _ranks(self._said.get(run_id, {})))
-                     for run_id, spec in self._specs.items()]
-        return "\n".join([*parts, f"{time.monotonic() - self._since:.0f} s"]).replace("[", r"\[")
-
-
 def section_name(probe: str) -> Any:
     """The probe's name as the configuration spells it. Raises UsageError for one that does not run in pods."""
     if probe not in ("node", "mooncake", "nixl", "nccl", "uccl-ep"):
@@ -319,19 +294,11 @@ def stopped(found: Iterable[tuple[Node, Closed]]) -> str:
     return text + (" (--force runs all the same)" if pairs and forced(one for _, one in pairs) else "")
 
 
-def _ranks(said: dict[int, str]) -> str:
-    return ", ".join(f"rank {rank} {words}" for rank, words in sorted(said.items())) or "waiting for a place"
-
-
 def _rdma(types: Iterable[str | None]) -> bool | None:
     """False when the table knows that none of these instance types has RDMA, True when all have it, else None."""
     rows = [instances.lookup(name) for name in types]
     known = {row.rdma if row is not None else None for row in rows}
     return known.pop() if len(known) == 1 else None
-
-
-def _status(console: Console, text: str) -> AbstractContextManager[Status | None]:
-    return console.status(text) if console.is_terminal else nullcontext()
 
 
 @contextlib.contextmanager
