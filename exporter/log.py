@@ -22,8 +22,11 @@ def configure(settings: Logging, stream: TextIO | None = None) -> None:
         structlog.processors.StackInfoRenderer(),
     ]
     renderer: structlog.typing.Processor = (
-        structlog.dev.ConsoleRenderer(colors=stream.isatty()) if for_people else structlog.processors.JSONRenderer())
-    errors: list[structlog.typing.Processor] = [] if for_people else [structlog.processors.dict_tracebacks]
+        structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback)
+        if for_people else structlog.processors.JSONRenderer())
+    # Local variables in a traceback could hold a key or a prompt.
+    tracebacks = structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer(show_locals=False))
+    errors: list[structlog.typing.Processor] = [] if for_people else [tracebacks]
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, settings.level.upper())),

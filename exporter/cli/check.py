@@ -12,6 +12,7 @@ import typer
 from exporter import config
 from exporter.cli import render
 from exporter.cli.exits import Exit, UsageError
+from exporter.publish.webconfig import WebConfigError, check_web_config
 
 
 def check_config(
@@ -29,6 +30,11 @@ def check_config(
     if file is None:
         raise UsageError("check-config needs a file, or --schema")
     loaded = config.load(file)
+    if loaded.server.web_config is not None:
+        try:
+            check_web_config(loaded.server.web_config)
+        except WebConfigError as error:
+            raise UsageError(str(error)) from None
     jobs = loaded.jobs()
     render.console().print(f"{file}: right; {len(jobs)} jobs on {len(loaded.inventory.members())} nodes", markup=False)
     return Exit.OK
