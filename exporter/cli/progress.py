@@ -12,7 +12,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
+from exporter.launch.flight import Stage
 from exporter.runs import RunSpec
+
+WORDS = {Stage.CREATING.value: "its Job is being made", Stage.FLYING.value: "waiting for its pod", Stage.CANCELLING.value: "stopping",
+         "pending": "waiting for its node"}
+"""What stands where a rank has no pod yet, or its pod no node."""
 
 
 class Progress:
@@ -29,6 +34,7 @@ class Progress:
 
     def said(self, run_id: str, ranks: dict[int, str]) -> None:
         """Take in the ranks' new states. Called from the launcher's thread."""
+        ranks = {rank: WORDS.get(words, words) for rank, words in ranks.items()}
         with self._lock:
             before = self._said.get(run_id, {})
             self._said[run_id] = ranks

@@ -27,7 +27,8 @@ def test_without_a_terminal_every_change_is_one_line() -> None:
         progress.said("another", {0: "pending"})
         progress.refresh()
     assert out.getvalue().splitlines() == [
-        "mooncake a--b: rank 0 creating", "mooncake a--b: rank 1 creating", "mooncake a--b: rank 0 pulling on a"]
+        "mooncake a--b: rank 0 its Job is being made", "mooncake a--b: rank 1 its Job is being made",
+        "mooncake a--b: rank 0 pulling on a"]
 
 
 def test_the_live_line_has_every_run_and_the_last_word() -> None:
