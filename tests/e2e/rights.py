@@ -1,0 +1,44 @@
+"""The rights that the service needs in a cluster, and no more: what its ServiceAccount gets in the tests, and what a chart must give it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from exporter.config.kubernetes import Kubernetes
+
+Json = dict[str, Any]
+ACCOUNT = "efa-pulse"
+
+CLUSTER = [
+    {"apiGroups": [""], "resources": ["nodes", "pods"], "verbs": ["get", "list", "watch"]},
+    {"apiGroups": ["resource.k8s.io"], "resources": ["resourceslices", "resourceclaims"], "verbs": ["list", "watch"]},
+]
+OWN = [
+    {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update"]},
+    {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list", "watch", "create", "update", "patch", "delete"]},
+]
+PROBES = [
+    {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "list", "watch", "create", "delete"]},
+    {"apiGroups": ["kubeflow.org"], "resources": ["mpijobs"], "verbs": ["get", "list", "watch", "create", "delete"]},
+    {"apiGroups": [""], "resources": ["pods", "events"], "verbs": ["list"]},
+    {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"]},
+    {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaimtemplates"], "verbs": ["create"]},
+]
+
+
+def rights(config: Kubernetes) -> list[Json]:
+    """ServiceAccount, roles and bindings of an installation."""
+    name, own, probes = config.install, config.namespace, config.probe_namespace
+    subject = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": own}
+    api = "rbac.authorization.k8s.io"
+    found: list[Json] = [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": ACCOUNT, "namespace": own}},
+        {"apiVersion": f"{api}/v1", "kind": "ClusterRole", "metadata": {"name": name}, "rules": CLUSTER},
+        {"apiVersion": f"{api}/v1", "kind": "ClusterRoleBinding", "metadata": {"name": name}, "subjects": [subject],
+         "roleRef": {"apiGroup": api, "kind": "ClusterRole", "name": name}},
+    ]
+    for space, rules in ((own, OWN), (probes, PROBES)):
+        found += [{"apiVersion": f"{api}/v1", "kind": "Role", "metadata": {"name": ACCOUNT, "namespace": space}, "rules": rules},
+                  {"apiVersion": f"{api}/v1", "kind": "RoleBinding", "metadata": {"name": ACCOUNT, "namespace": space},
+                   "subjects": [subject], "roleRef": {"apiGroup": api, "kind": "Role", "name": ACCOUNT}}]
+    return found
