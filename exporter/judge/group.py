@@ -16,6 +16,8 @@ MOST = 2 / 3
 """Share of the pairs that touch a group that must fail, and of the failures that must look the same."""
 ENOUGH = 8
 """Pairs of a large group that must have been measured since it began to fail."""
+HARDLY = 0.05
+"""A chance below which something is taken for no coincidence."""
 RECOVERY = 6
 """The last so many runs that touch a group decide whether it has recovered."""
 WINDOW = 3600.0
@@ -142,13 +144,18 @@ class Groups:
         for key in self.of(pair[0]) | self.of(pair[1]):
             if key not in self.active and self.sizes[key] >= FEWEST:
                 found = self._weigh(probe, key, at, cleared)
-                if found is not None:
+                if found is not None and (key[0] == "fleet" or self._passes_outside(key) or self._concentrated(key, found[0])):
                     held.append((found[0], -self.sizes[key], key[0] == "fleet", key, found[1]))
         # What explains the most failures, and of those the smallest; all of the fleet when nothing smaller explains as many.
         best = max(held, key=lambda one: one[:4], default=None)
         if best is None or (best[3][0] != "fleet" and not self._passes_outside(best[3])):
             return None  # while nothing else passes, it may be more than this group
         return best[3], best[4]
+
+    def _concentrated(self, key: Key, failed: int) -> bool:
+        """Whether so many failed pairs would hardly all touch this group if all of the fleet failed alike."""
+        outside = 1 - self.sizes[key] / max(len(self.attributes), 1)
+        return (1 - outside**2) ** failed < HARDLY
 
     def _passes_outside(self, key: Key) -> bool:
         """Whether any pair that does not touch the group has passed since things began to fail: else it may be all of them."""
