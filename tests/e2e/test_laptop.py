@@ -91,6 +91,30 @@ def witness(here: Installation, node: str) -> Json:
                                      "volumeMounts": [{"name": "sys", "mountPath": "/host/sys", "readOnly": True}]}]}}
 
 
+EVERYWHERE = [{"apiGroups": [""], "resources": ["nodes", "pods"], "verbs": ["get", "list", "watch"]},
+              {"apiGroups": ["resource.k8s.io"], "resources": ["resourceslices", "resourceclaims"], "verbs": ["list", "watch"]}]
+WITH_PROBES = [{"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "list", "watch", "create", "delete"]},
+               {"apiGroups": [""], "resources": ["events"], "verbs": ["list"]},
+               {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"]},
+               {"apiGroups": [""], "resources": ["pods/proxy"], "verbs": ["get"]},
+               {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaimtemplates"], "verbs": ["create"]}]
+WITH_SERVICE = [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "create", "patch"]}]
+
+
+def granted(here: Installation) -> list[Json]:
+    """What a person needs for `probe`, `validate`, `pause` and `resume`, given to the ServiceAccount of the probes."""
+    space, api, name = here.config.probe_namespace, "rbac.authorization.k8s.io", f"{here.config.install}-person"
+    who = [{"kind": "ServiceAccount", "name": here.config.pods.service_account, "namespace": space}]
+    found: list[Json] = []
+    for prefix, where, rules in (("Cluster", {}, EVERYWHERE), ("", {"namespace": space}, WITH_PROBES),
+                                 ("", {"namespace": here.config.namespace}, WITH_SERVICE)):
+        meta = {"name": name, **where}
+        found += [{"apiVersion": f"{api}/v1", "kind": f"{prefix}Role", "metadata": meta, "rules": rules},
+                  {"apiVersion": f"{api}/v1", "kind": f"{prefix}RoleBinding", "metadata": meta, "subjects": who,
+                   "roleRef": {"apiGroup": api, "kind": f"{prefix}Role", "name": name}}]
+    return found
+
+
 def ended(start: float, end: float) -> Run:
     """A run that measured in this window on both nodes."""
     what = RunSpec("r", "mooncake", f"{A}--{B}", (A, B), "any", 60.0)
@@ -180,6 +204,21 @@ def test_missing_rights_and_a_missing_installation_are_told_at_once(cluster: Con
     done = run([sys.executable, "-m", "exporter", *arguments, "--kubeconfig", str(cluster.kubeconfig)])
     assert done.returncode == 2
     assert "is efa-pulse installed there?" in done.stderr
+
+
+@pytest.mark.timeout(120)
+def test_these_rights_are_enough_for_a_person(cluster: ControlPlane, here: Installation, config: Path) -> None:
+    space, account = here.config.probe_namespace, here.config.pods.service_account
+    try:
+        cluster.apply(*granted(here))
+        person = cluster.service_account(space, account)
+        done = run([sys.executable, "-m", "exporter", "probe", "node", "--nodes", A, "--kubeconfig", str(person), "--config", str(config)])
+        assert done.returncode == 0, done.stdout + done.stderr
+        done = run([sys.executable, "-m", "exporter", "pause", "--kubeconfig", str(person), "--config", str(config)])
+        assert done.returncode == 0, done.stdout + done.stderr
+    finally:
+        for kind in ("clusterrolebindings", "clusterroles"):
+            cluster.delete(f"/apis/rbac.authorization.k8s.io/v1/{kind}/{here.config.install}-person")
 
 
 @pytest.mark.timeout(200)

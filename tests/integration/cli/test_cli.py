@@ -47,8 +47,11 @@ def test_a_mistake_of_the_user_is_status_64_and_says_what(arguments: list[str], 
     assert says in done.stderr
 
 
-@pytest.mark.parametrize("arguments", [["--help"], *([name, "--help"] for name in ("run", "demo", "canary", "plan", "check-config")),
-                                       ["probe", "nixl", "-h"], ["parse", "nccl-tests", "-h"]])
+COMMANDS = ("run", "demo", "validate", "pause", "resume", "canary", "plan", "check-config")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], *([name, "--help"] for name in COMMANDS), ["probe", "nixl", "-h"],
+                                       ["parse", "nccl-tests", "-h"]])
 def test_every_command_explains_itself(arguments: list[str]) -> None:
     done = cli(*arguments)
     assert done.returncode == 0
