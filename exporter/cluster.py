@@ -15,18 +15,18 @@ from concurrent.futures import ThreadPoolExecutor
 
 from exporter import log
 from exporter.config import Config
-from exporter.config.kubernetes import Devices
 from exporter.fleet import Fleet
 from exporter.inventory.kubernetes import KubernetesInventory
-from exporter.inventory.model import Inventory, Node, Room
+from exporter.inventory.model import Inventory
 from exporter.judge.witnesses import Answers
 from exporter.kube.api import Api, configuration
 from exporter.kube.journal import ConfigMapJournal
 from exporter.kube.pause import PauseSwitch
+from exporter.launch.claims import claim_of
 from exporter.launch.kubernetes import KubernetesLauncher
 from exporter.launch.manifest import Claim
 from exporter.leader import Election
-from exporter.plan.probes import Needs
+from exporter.plan.needs import needs_of
 from exporter.runs import Run, RunSpec
 from exporter.witness import Witnesses
 
@@ -125,7 +125,7 @@ class Cluster:
         """The fleet as the journal knows it. Raises OSError when the journal cannot be read."""
         kube = config.kubernetes
         store = ConfigMapJournal(self.api, namespace=kube.namespace, name=f"{kube.install}-journal")
-        return Fleet(config, store, self.inventory.snapshot(), needs=needs(config))
+        return Fleet(config, store, self.inventory.snapshot(), needs=needs_of(kube.pods))
 
     def answers(self, run: Run) -> Answers:
         """What the witnesses said of a run that was reported, once."""
@@ -186,37 +186,7 @@ class Cluster:
             self._background = {nodes[name]: rate for name, rate in rates.items()}
 
     def _claim(self, spec: RunSpec) -> Claim:
-        """The devices of a run's workers, by its pods' configuration and what the smaller node has."""
-        pod = self._config.kubernetes.pods.of(spec.probe)
+        """The devices of a run's workers, by its pods' configuration and what its nodes have."""
         snapshot = self.inventory.snapshot()
         nodes = [node for name in dict.fromkeys(spec.nodes) if (node := snapshot.named(name)) is not None]
-        dra = self._config.kubernetes.dra
-        return Claim(efa=_devices(pod.efa, [node.efa for node in nodes]), gpu=_devices(pod.gpu, [node.gpu for node in nodes]),
-                     efa_by_claim=_by_claim(nodes), gpu_by_claim=False, admin=pod.placement == "shared" and dra.admin_access)
-
-
-def needs(config: Config) -> dict[str, Needs]:
-    """What the workers of each probe ask of a node, from the pods' configuration."""
-    pods = config.kubernetes.pods
-    found: dict[str, Needs] = {}
-    for name in ("node", "mooncake", "nixl", "nccl", "uccl-ep"):
-        pod = pods.of(name)
-        shared = pod.placement == "shared"
-        found[name] = Needs(efa=0 if shared else _count(pod.efa), gpu=_count(pod.gpu), hugepages=pod.hugepages, memory=pod.memory,
-                            cpu=pod.cpu, image=pod.image or pods.image)
-    return found
-
-
-def _count(devices: Devices) -> int | None:
-    return None if devices == "all" else devices
-
-
-def _devices(wanted: Devices, rooms: list[Room | None]) -> int:
-    if wanted != "all":
-        return wanted
-    return min((room.allocatable for room in rooms if room is not None), default=0)
-
-
-def _by_claim(nodes: list[Node]) -> bool:
-    return any(node.efa_source == "dra" for node in nodes)
-
+        return claim_of(spec, nodes, self._config.kubernetes)
