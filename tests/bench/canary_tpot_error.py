@@ -13,4 +13,4 @@ LIMIT = 0.005
 def run() -> list[dict[str, Any]]:
     """One row a protocol; errors are shares of the true value."""
     return [row(NAME, "TPOT", "ratio", "error p99 <= 0.5 %", LIMIT, one, one.ours.tpot, one.theirs.tpot)
-            for one in compare(requests=100, tokens=32)]
+            for one in compare(requests=60, tokens=32)]
