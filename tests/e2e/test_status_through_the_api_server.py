@@ -36,17 +36,30 @@ def proxied(cluster: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> 
     cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
     port: dict[str, Any] = {"name": "http", "port": 9877, "targetPort": PORT}
     cluster.create({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "efa-pulse", "namespace": NAMESPACE},
-                    "spec": {"ports": [port]}},
-                   {"apiVersion": "v1", "kind": "Endpoints", "metadata": {"name": "efa-pulse", "namespace": NAMESPACE},
-                    "subsets": [{"addresses": [{"ip": ADDRESS}], "ports": [{"name": "http", "port": PORT}]}]})
+                    "spec": {"ports": [port]}})
+    # The proxy goes only to an address that is a pod's own: a pod that nobody schedules has it.
+    cluster.call("POST", f"/api/v1/namespaces/{NAMESPACE}/pods",
+                 {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "service", "namespace": NAMESPACE},
+                  "spec": {"schedulerName": "nobody", "containers": [{"name": "service", "image": "none"}]}})
+    cluster.call("PATCH", f"/api/v1/namespaces/{NAMESPACE}/pods/service/status",
+                 {"status": {"podIP": ADDRESS, "podIPs": [{"ip": ADDRESS}]}})
+    target = {"kind": "Pod", "name": "service", "namespace": NAMESPACE}
+    cluster.call("POST", f"/api/v1/namespaces/{NAMESPACE}/endpoints",
+                 {"apiVersion": "v1", "kind": "Endpoints", "metadata": {"name": "efa-pulse", "namespace": NAMESPACE},
+                  "subsets": [{"addresses": [{"ip": ADDRESS, "targetRef": target}], "ports": [{"name": "http", "port": PORT}]}]})
 
     def measured() -> bool:
+        nonlocal said
         done = ask(cluster, "status", "--json", "--namespace", NAMESPACE)
+        said = done.stderr
         return bool(done.stdout) and json.loads(done.stdout)["counts"]["runs"] > 0
 
+    said = ""
     try:
-        eventually(measured, seconds=90, every=1.0, what="the first canary was judged, seen through the API server")
+        eventually(measured, seconds=60, every=1.0, what="the first canary was judged, seen through the API server")
         yield cluster
+    except AssertionError as error:
+        raise AssertionError(f"{error}; the command says {said!r}, the service {process.tail()!r}") from error
     finally:
         process.stop()
         cluster.delete(f"/api/v1/namespaces/{NAMESPACE}")
@@ -81,7 +94,8 @@ def test_a_service_that_is_not_there_is_one_line(proxied: ControlPlane, options:
 
 def test_a_service_without_a_pod_behind_it_could_not_be_asked(proxied: ControlPlane) -> None:
     proxied.create({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "empty", "namespace": NAMESPACE},
-                    "spec": {"ports": [{"name": "http", "port": 9877}]}})
+                    "spec": {"selector": {"app": "nothing"}, "ports": [{"name": "http", "port": 9877}]}})
+    eventually(lambda: "empty" in [one["metadata"]["name"] for one in proxied.items(f"/api/v1/namespaces/{NAMESPACE}/endpoints")])
     done = ask(proxied, "status", "-n", NAMESPACE, "--service", "empty")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "no endpoints available" in done.stderr
