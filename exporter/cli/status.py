@@ -31,8 +31,8 @@ from exporter.status.document import SCHEMA
 ROWS = 40
 NEXT = 8
 CODES = {"ok": Exit.OK, "bad": Exit.BAD, "unknown": Exit.UNKNOWN}
-STATES = {"named": "bold red", "group": "bold red", "bad": "bold red", "explained": "red", "suspect": "bold yellow", "cleared": "green", "good": "green",
-          "unknown": "bold magenta", "held": "dim"}
+STATES = {"named": "bold red", "group": "bold red", "bad": "bold red", "explained": "red", "suspect": "bold yellow", "cleared": "green",
+          "good": "green", "unknown": "bold magenta", "held": "dim"}
 
 Json = dict[str, Any]
 

@@ -48,13 +48,14 @@ def proxied(cluster: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> 
                  {"apiVersion": "v1", "kind": "Endpoints", "metadata": {"name": "efa-pulse", "namespace": NAMESPACE},
                   "subsets": [{"addresses": [{"ip": ADDRESS, "targetRef": target}], "ports": [{"name": "http", "port": PORT}]}]})
 
+    said = ""
+
     def measured() -> bool:
         nonlocal said
         done = ask(cluster, "status", "--json", "--namespace", NAMESPACE)
         said = done.stderr
         return bool(done.stdout) and json.loads(done.stdout)["counts"]["runs"] > 0
 
-    said = ""
     try:
         eventually(measured, seconds=60, every=1.0, what="the first canary was judged, seen through the API server")
         yield cluster
