@@ -7,7 +7,7 @@ import sys
 import typer
 from typer.exceptions import TyperException
 
-from exporter.cli import canary, check, demo, explain, parse, pause, plan, probe, service, status, validate
+from exporter.cli import canary, check, demo, explain, parse, pause, plan, probe, service, simulate, status, validate
 from exporter.cli.exits import Exit, NotMeasuredError, UsageError
 from exporter.config import ConfigError
 
@@ -29,6 +29,7 @@ app.command("resume")(pause.resume)
 app.command("canary")(canary.canary)
 app.command("plan")(plan.plan)
 app.command("status")(status.status)
+app.command("simulate")(simulate.simulate)
 app.command("explain")(explain.explain)
 app.command("check-config")(check.check_config)
 app.add_typer(parse.app, name="parse")

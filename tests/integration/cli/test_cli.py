@@ -40,6 +40,8 @@ def cli(*arguments: str, seconds: float = 60.0) -> subprocess.CompletedProcess[s
     (["plan", "-c", "/no/such.yaml"], "/no/such.yaml"),
     (["parse", "nccl-tests", "/no/such"], "No such file"),
     (["demo", "--listen", "nowhere"], "host:port"),
+    (["simulate", "--fault", "slow_node"], "does not say where"),
+    (["simulate", "--instance-type", "t3.nano"], "no such type"),
 ])
 def test_a_mistake_of_the_user_is_status_64_and_says_what(arguments: list[str], says: str) -> None:
     done = cli(*arguments)
@@ -141,6 +143,15 @@ def test_recorded_output_of_nccl_tests_is_read_and_judged() -> None:
     assert "busbw GB/s" in done.stdout
     assert done.returncode in (0, 1)
     assert json.loads(cli("parse", "nccl-tests", str(recorded[0]), "--json").stdout)["rows"]
+
+
+def test_a_simulated_fault_is_found_and_nobody_else_is_named() -> None:
+    done = cli("simulate", "--nodes", "16", "--fault", "slow_node:3", "--hours", "1", "--json")
+    assert done.returncode == 0, done.stdout
+    report = json.loads(done.stdout)
+    assert [(found["kind"], found["right"]) for found in report["found"]] == [("node", True)]
+    assert report["simulated"] is True
+    assert report["missed"] == []
 
 
 def test_probes_alone_point_to_the_extra(tmp_path: Path) -> None:
