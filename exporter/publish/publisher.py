@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import platform
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Concatenate, ParamSpec
 
 from exporter import log
@@ -18,7 +18,9 @@ from exporter.publish import legal, render
 from exporter.publish.family import Family, Kind
 from exporter.publish.instruments import Counters, Histograms
 from exporter.publish.nodes import Nodes, figures, operation_of
+from exporter.publish.pairs import Pairs
 from exporter.publish.store import Snapshot, Store
+from exporter.publish.surveyed import FLEET_GATES, Samples, Surveyed, Suspicions, coverage_samples
 from probes.reasons import Outcome, Reason
 from probes.result import Phase, Result, Stream
 
@@ -57,6 +59,8 @@ class Publisher:
         self._tables: tuple[Counters | Histograms, ...] = (*self._counters.values(), *self._histograms.values())
         self._gauges: dict[str, dict[tuple[str, ...], float]] = {}
         self._nodes = Nodes(interval=node_interval, best_of=best_of, series=node_series)
+        self._pairs = Pairs(interval=node_interval)
+        self._suspicions = Suspicions(node_interval)
         self._store = Store(f.FAMILIES, max_series, self._planned)
         self._counted: dict[str, int] = {}
         self._count(f.PUBLISH_ERRORS).start((name,) for name in EVENTS)
@@ -67,6 +71,10 @@ class Publisher:
         self._gauge(f.BUILD_INFO, (version, platform.python_version()), 1)
         self.paused(False)
         self.leading(not cluster)
+        for name in FLEET_GATES:
+            self.gate(name, False)
+        if cluster:
+            self._count(f.API_REQUESTS).start((method,) for method in API_METHODS)
         self.commit()
 
     @property
@@ -79,8 +87,9 @@ class Publisher:
         for table in self._tables:
             for owner, piece in table.rendered():
                 self._store.put(table.family, owner, piece)
-        for family, node, piece in self._nodes.rendered():
-            self._store.put(family, node, piece)
+        for rendered in (self._nodes.rendered(), self._pairs.rendered()):
+            for family, node, piece in rendered:
+                self._store.put(family, node, piece)
         return self._store.commit()
 
     # runs
@@ -91,8 +100,11 @@ class Publisher:
         self._count(f.RUNS).start((probe, o.value, r.value) for o, r in legal.outcomes(probe, cluster=self._cluster))
 
     @_event
-    def run_finished(self, verdict: Verdict) -> None:
-        """Take in a judged run of any probe. Figures of a failed or unknown run are not used."""
+    def run_finished(self, verdict: Verdict, devices: Mapping[str, Mapping[str, float]] | None = None) -> None:
+        """Take in a judged run of any probe. Figures of a failed or unknown run are not used.
+
+        `devices` are bytes per EFA device by node name, as witnesses counted them in the run's window.
+        """
         run = verdict.run
         probe = run.spec.probe
         self._count(f.RUNS).add((probe, verdict.outcome.value, verdict.reason.value))
@@ -103,6 +115,8 @@ class Publisher:
         else:
             self._fleet(verdict)
             self._node_results(verdict)
+            self._devices_used(verdict, devices or {})
+            self._pair(verdict)
 
     def _fleet(self, verdict: Verdict) -> None:
         if verdict.outcome not in MEASURED:
@@ -139,6 +153,32 @@ class Publisher:
             told = {"expected": result.shape.get("expected_devices"), "allocatable": result.shape.get("allocatable_devices"),
                     "seen": result.evidence.nics_seen}
             self._nodes.devices(node, {state: int(count) for state, count in told.items() if count is not None})
+
+    def _devices_used(self, verdict: Verdict, counted: Mapping[str, Mapping[str, float]]) -> None:
+        """Which devices a conclusive run used, and how the bytes were spread over them. A preflight uses none."""
+        if not verdict.outcome.conclusive or verdict.run.spec.probe == PREFLIGHT:
+            return
+        probe, finished = verdict.run.spec.probe, verdict.run.finished
+        for result in verdict.run.results:
+            evidence = result.evidence
+            had = evidence.devices if evidence is not None else []
+            if evidence is not None:
+                for kind, names in (("efa", had), ("gpu", evidence.gpus)):
+                    if names:
+                        self._nodes.used(result.node, probe, kind, names, finished)
+            own = evidence.device_bytes if evidence is not None else []
+            carried = dict(zip(had, map(float, own), strict=True)) if own and len(own) == len(had) else counted.get(result.node)
+            if carried:
+                self._nodes.carried(result.node, carried, had)
+
+    def _pair(self, verdict: Verdict) -> None:
+        run = verdict.run
+        nodes = tuple(result.node for result in run.results)
+        if len(nodes) == 2 and nodes[0] != nodes[1] and verdict.outcome.conclusive and not any(map(self._nodes.left, nodes)):
+            shown = verdict.outcome in MEASURED
+            rates = [figure for result in run.results for figure in figures(result.measurements)] if shown else []
+            self._pairs.record(run.spec.probe, (nodes[0], nodes[1]), finished=run.finished, healthy=verdict.outcome is Outcome.OK,
+                               figures=rates)
 
     # canaries
 
@@ -180,7 +220,7 @@ class Publisher:
             self._histogram(f.CANARY_LAG).observe((target,), stream.clock_lag)
         if stream.connect is not None:
             self._histogram(f.CANARY_CONNECT).observe((target, route), stream.connect + (stream.tls or 0.0))
-        if verdict.outcome not in MEASURED:
+        if verdict.outcome is not Outcome.OK:
             return
         where = (*labels, stream.clock)
         for name, family in _STREAM_TIMES.items():
@@ -201,9 +241,44 @@ class Publisher:
         self._count(f.FALLBACK).start((node, probe, transport) for probe in required for transport in legal.FALLBACKS)
 
     @_event
+    def node_described(self, node: str, instance_id: str, instance_type: str | None, zone: str | None, placement_group: str | None) -> None:
+        """What a node that was seen is, by the inventory."""
+        self._nodes.describe(node, (instance_id, instance_type or "", zone or "", placement_group or ""))
+
+    @_event
+    def surveyed(self, told: Surveyed) -> None:
+        """Take in what was seen of the fleet. What was not looked at this time stays."""
+        for node, closed in told.gates.items():
+            self._nodes.gates(node, closed)
+        for name, closed_now in told.held.items():
+            if self._gauges.get(f.GATE_CLOSED.name, {}).get((name,)) != float(closed_now):
+                self._gauge(f.GATE_CLOSED, (name,), float(closed_now))
+        for family, samples in coverage_samples(told.coverage) if told.coverage is not None else ():
+            self._replace(family, samples)
+        if told.findings is not None:
+            self._replace(f.FINDINGS, {key: float(count) for key, count in told.findings.items()})
+        if told.suspicion is not None:
+            for node, suspicion in self._suspicions.update(told.suspicion, told.at).items():
+                self._nodes.suspect(node, suspicion)
+            self._pairs.suspects(told.suspicion, told.at)
+        self._nodes.age(told.at)
+
+    @_event
+    def cluster_followed(self, trouble: str, complete_at: float | None, requests: Mapping[str, int]) -> None:
+        """How the API server is followed: what is wrong (empty: nothing), when everything was last known to be seen (Unix seconds), and
+        how many requests were sent so far by method."""
+        self._gauge(f.CLUSTER_TROUBLE, (), float(bool(trouble)))
+        if complete_at is not None:
+            self._gauge(f.INVENTORY_TIME, (), complete_at)
+        for method, total in requests.items():
+            self._count(f.API_REQUESTS).raise_to((method,), total)
+
+    @_event
     def node_removed(self, node: str) -> None:
         """A node left: its series go with the next commit."""
         self._nodes.remove(node)
+        self._pairs.remove(node)
+        self._suspicions.forget(node)
         self._count(f.FALLBACK).forget(node)
 
     # the service itself
@@ -279,6 +354,19 @@ class Publisher:
         mine = sorted((key, v) for key, v in values.items() if at is None or key[at] == owner)
         self._store.put(family, owner, render.gauges(family, mine))
 
+    def _replace(self, family: Family, samples: Samples) -> None:
+        """Make these the only samples of a family."""
+        label = family.owner_label
+        at = None if label is None else family.labels.index(label)
+        before = self._gauges.get(family.name, {})
+        if before == samples:
+            return
+        owners = {"" if at is None else key[at] for key in (*before, *samples)}
+        self._gauges[family.name] = dict(samples)
+        for owner in sorted(owners):
+            mine = sorted((key, value) for key, value in samples.items() if at is None or key[at] == owner)
+            self._store.put(family, owner, render.gauges(family, mine) if mine else None)
+
     def _planned(self, series: dict[str, int], dropped: frozenset[str]) -> None:
         for name in self._counted.keys() - dropped:
             del self._counted[name]
@@ -296,8 +384,12 @@ class Publisher:
 LEFT_OUT = ("busy", "missed", "overlap", "paused", "queue_full", "error")
 """Why a due run is left out; the last four are counted by the scheduler."""
 
+API_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+"""Methods of requests to the API server, each counted from 0."""
+
 EVENTS = ("declare_probe", "run_finished", "declare_canary", "canary_removed", "node_seen", "node_removed", "scheduler_tick",
-          "run_started", "runs_left_out", "config_loaded", "gate", "leading", "restore", "paused")
+          "run_started", "runs_left_out", "config_loaded", "gate", "leading", "restore", "paused",
+          "node_described", "surveyed", "cluster_followed")
 """The events of `Publisher`."""
 
 _STREAM_TIMES = {

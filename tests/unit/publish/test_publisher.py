@@ -13,7 +13,7 @@ from exporter.publish.publisher import EVENTS, Publisher
 from probes.reasons import REASONS, Outcome, Reason, outcome_of
 from probes.result import Phase
 
-NOT_OK = [reason for reason in legal.reasons("canary") if outcome_of(reason) not in {Outcome.OK, Outcome.DEGRADED}]
+NOT_OK = [reason for reason in legal.reasons("canary") if outcome_of(reason) is not Outcome.OK]
 TARGET = {"target": "chat", "route": "router", "prompt": "short"}
 
 
