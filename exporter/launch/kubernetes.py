@@ -19,6 +19,7 @@ from exporter.config.planning import Toleration
 from exporter.kube.api import Api, ApiError
 from exporter.kube.watch import Change, Watch
 from exporter.launch import OnFinished, names
+from exporter.launch.book import GOING, Book, Progress
 from exporter.launch.flight import Flight, JobView, Stage, job_view
 from exporter.launch.manifest import ManifestError
 from exporter.launch.outbox import Event, Outbox
@@ -26,8 +27,6 @@ from exporter.launch.podstate import Ending, PodView, refusal, view
 from exporter.launch.requests import ClaimOf, JobRequests
 from exporter.runs import Run, RunSpec
 from probes.reasons import Reason
-
-Progress = Callable[[str, dict[int, str]], None]
 
 SERVICE, CLI = "service", "cli"
 TICK_SECONDS = 0.5
@@ -49,13 +48,11 @@ class KubernetesLauncher:
     def __init__(self, api: Api, config: Kubernetes, on_finished: OnFinished, *, claims: ClaimOf, tolerations: Sequence[Toleration] = (),
                  launched_by: str = SERVICE, on_progress: Progress | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._api, self._config, self._on_finished = api, config, on_finished
-        self._launched_by, self._on_progress, self._clock = launched_by, on_progress, clock
+        self._launched_by, self._clock = launched_by, clock
         self._requests = JobRequests(api, config, claims, tolerations, launched_by)
         self._inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self._flights: dict[str, Flight] = {}
-        self._waiting: list[RunSpec] = []
+        self._book = Book(on_progress)
         self._known: Callable[[str], bool] | None = None
-        self._said: dict[str, dict[int, str]] = {}
         self._lock = threading.Lock()
         self._closed = False
         self._outbox = Outbox(self._inbox, ManifestError)
@@ -65,9 +62,9 @@ class KubernetesLauncher:
         self._pods: Watch[PodView] = Watch(api, f"/api/v1/namespaces/{config.probe_namespace}/pods", view,
                                            query={"labelSelector": f"{mine},{names.FENCE}={names.FENCE_VALUE}"},
                                            on_change=lambda changes: self._inbox.put(Event("pods", changes)))
-        self._handlers = {"start": self._on_start, "cancel": self._on_cancel, "release": self._on_release, "adopt": self._on_adopt,
-                          "jobs": self._on_jobs, "pods": self._on_pods, "created": self._on_created, "deleted": self._on_deleted,
-                          "checked": self._on_checked}
+        self._handlers = {"start": lambda _: None, "cancel": self._on_cancel, "release": self._on_release, "adopt": self._on_adopt,
+                          "stand_down": self._on_stand_down, "jobs": self._on_jobs, "pods": self._on_pods, "created": self._on_created,
+                          "deleted": self._on_deleted, "checked": self._on_checked}
         self._thread = threading.Thread(target=self._run, name="kube-launcher", daemon=True)
         self._jobs.start()
         self._pods.start()
@@ -78,7 +75,7 @@ class KubernetesLauncher:
         with self._lock:
             if self._closed:
                 raise RuntimeError("the launcher is closed")
-            self._waiting.append(spec)
+        self._book.wait(spec)
         self._inbox.put(Event("start"))
 
     def cancel(self, run_id: str) -> None:
@@ -92,23 +89,23 @@ class KubernetesLauncher:
     def adopt(self, known: Callable[[str], bool]) -> None:
         """Go on with every Job of this installation that the service launched, now and whenever one is found that is not ours.
 
-        Those whose run id is `known` have a durable result and are deleted, as is what cannot be read. Until this is called, Jobs that
-        this launcher did not start are left alone.
+        Those whose run id is `known` have a durable result and are deleted, as is what cannot be read; what was reported and is not known
+        is reported again. Until this is called, Jobs that this launcher did not start are left alone.
         """
         self._inbox.put(Event("adopt", known))
 
+    def stand_down(self) -> None:
+        """Somebody else leads: report, adopt and delete nothing any more, until `adopt` is called again. The Jobs stay."""
+        self._inbox.put(Event("stand_down"))
+
     def running(self) -> list[str]:
         """See `Launcher.running`."""
-        with self._lock:
-            return sorted([flight.spec.run_id for flight in self._flights.values() if flight.stage in _GOING]
-                          + [spec.run_id for spec in self._waiting])
+        return self._book.running()
 
     @property
     def jobs(self) -> int:
         """Jobs of this installation and launcher that exist or may exist: what `max_jobs` bounds."""
-        with self._lock:
-            mine = set(self._flights)
-        return len(mine | {job.name for job in self._jobs.items().values() if job.launched_by == self._launched_by})
+        return self._book.count(job.name for job in self._jobs.items().values() if job.launched_by == self._launched_by)
 
     @property
     def trouble(self) -> str:
@@ -140,15 +137,11 @@ class KubernetesLauncher:
         for run_id in self.running():
             self.cancel(run_id)
         until = time.monotonic() + CLOSE_SECONDS
-        while (left := self._left()) and time.monotonic() < until:
+        # Only those of this very launcher: others of its kind may launch at the same time.
+        while (left := self._book.left()) and time.monotonic() < until:
             for run_id in left:
                 self.release(run_id)
             time.sleep(0.1)
-
-    def _left(self) -> list[str]:
-        """Runs of this very launcher that still have a Job; others of its kind may launch at the same time."""
-        with self._lock:
-            return [flight.spec.run_id for flight in self._flights.values()] + [spec.run_id for spec in self._waiting]
 
     # The owner's thread.
 
@@ -171,15 +164,13 @@ class KubernetesLauncher:
     def _turn(self) -> None:
         """Look at everything once: what ended, what is overdue, what must be sent again, what has a place now."""
         now = self._clock()
-        for flight in list(self._flights.values()):
+        for flight in self._book.all():
             self._look(flight, now)
-        while self._waiting and self._jobs.synced and self.jobs < self._config.max_jobs:
-            with self._lock:
-                spec = self._waiting.pop(0)
+        while self._jobs.synced and self.jobs < self._config.max_jobs and (spec := self._book.next()) is not None:
             self._begin(spec, now)
 
     def _look(self, flight: Flight, now: float) -> None:
-        self._report_progress(flight)
+        self._book.tell(flight)
         if flight.busy:
             return
         if flight.stage is Stage.CREATING:
@@ -210,13 +201,11 @@ class KubernetesLauncher:
 
     def _begin(self, spec: RunSpec, now: float) -> None:
         name = names.job_name(spec)
-        if name in self._flights:
-            self._finish_unstarted(spec, Ending(Reason.CANCELLED, f"already launched as {self._flights[name].spec.run_id}"))
+        other = self._book.of(name)
+        if other is not None:
+            self._finish_unstarted(spec, Ending(Reason.CANCELLED, f"already launched as {other.spec.run_id}"))
             return
-        flight = Flight(spec, name, time.time(), now)
-        with self._lock:
-            self._flights[name] = flight
-        self._send_create(flight)
+        self._send_create(self._book.add(Flight(spec, name, time.time(), now)))
 
     def _finish_unstarted(self, spec: RunSpec, end: Ending) -> None:
         now = time.time()
@@ -227,30 +216,17 @@ class KubernetesLauncher:
             Ending(Reason.LAUNCH_FAILED, f"the API server did not take the Job: {self.trouble or 'no answer'}")
         self._report(flight, dict.fromkeys(range(flight.spec.world_size), end), leave=True)
         if not flight.maybe_there:
-            self._drop(flight)
+            self._book.drop(flight)
 
     def _report(self, flight: Flight, more: dict[int, Ending], *, leave: bool) -> None:
         """The run has ended. `leave`: its Job holds nothing of worth any more and goes now; else when the result is durable."""
         run: Run = flight.finish(more, time.time())
         flight.stage = Stage.LEAVING if leave else Stage.REPORTED
         flight.attempts, flight.retry_at = 0, 0.0
-        self._report_progress(flight)
+        self._book.tell(flight)
         if flight.job_gone:
-            self._drop(flight)
+            self._book.drop(flight)
         self._on_finished(run)
-
-    def _drop(self, flight: Flight) -> None:
-        self._said.pop(flight.spec.run_id, None)
-        with self._lock:
-            self._flights.pop(flight.name, None)
-
-    def _report_progress(self, flight: Flight) -> None:
-        if self._on_progress is None:
-            return
-        said = flight.progress()
-        if self._said.get(flight.spec.run_id) != said:
-            self._said[flight.spec.run_id] = said
-            self._on_progress(flight.spec.run_id, said)
 
     def _take_over(self, found: JobView, spec: RunSpec) -> Flight:
         age = max(0.0, self._api.now() - found.created) if found.created else 0.0
@@ -258,40 +234,39 @@ class KubernetesLauncher:
         for pod in self._pods.items().values():
             if pod.job == found.name:
                 flight.see(pod, self._clock())
-        with self._lock:
-            self._flights[found.name] = flight
-        return flight
+        return self._book.add(flight)
 
     # Events.
 
-    def _on_start(self, event: Event) -> None:
-        """The turn that follows begins it."""
-
     def _on_cancel(self, event: Event) -> None:
-        for spec in [spec for spec in self._waiting if spec.run_id == event.value]:
-            with self._lock:
-                self._waiting.remove(spec)
+        for spec in self._book.withdraw(event.value):
             self._finish_unstarted(spec, Ending(Reason.CANCELLED, "stopped on request"))
-        for flight in self._flights.values():
-            if flight.spec.run_id == event.value and flight.stage in _GOING and flight.cancelled is None:
+        for flight in self._book.under(event.value):
+            if flight.stage in GOING and flight.cancelled is None:
                 flight.cancelled = self._clock()
                 if flight.stage is Stage.FLYING:
                     flight.stage, flight.attempts, flight.retry_at = Stage.CANCELLING, 0, 0.0
 
     def _on_release(self, event: Event) -> None:
-        for flight in self._flights.values():
-            if flight.spec.run_id == event.value and flight.stage is Stage.REPORTED:
+        for flight in self._book.under(event.value):
+            if flight.stage is Stage.REPORTED:
                 flight.stage, flight.attempts, flight.retry_at = Stage.LEAVING, 0, 0.0
+
+    def _on_stand_down(self, event: Event) -> None:  # noqa: ARG002 - the signature of a handler
+        self._known = None
+        self._book.clear()
 
     def _on_adopt(self, event: Event) -> None:
         self._known = event.value
+        for flight in [flight for flight in self._book.all() if flight.stage is Stage.REPORTED]:
+            self._book.drop(flight)
         for found in self._jobs.items().values():
             self._meet(found)
 
     def _on_jobs(self, event: Event) -> None:
         changes: list[Change[JobView]] = event.value
         for change in changes:
-            flight = self._flights.get(change.value.name)
+            flight = self._book.of(change.value.name)
             if change.gone:
                 if flight is not None and flight.job_uid == change.value.uid:
                     self._job_gone(flight)
@@ -304,7 +279,7 @@ class KubernetesLauncher:
         now = self._clock()
         changes: list[Change[PodView]] = event.value
         for change in changes:
-            flight = self._flights.get(change.value.job)
+            flight = self._book.of(change.value.job)
             if flight is not None:
                 flight.see(replace(change.value, gone=True) if change.gone else change.value, now)
 
@@ -313,11 +288,11 @@ class KubernetesLauncher:
         if flight.stage is Stage.FLYING:
             self._requests.anchor.forget()  # a Job that vanishes by itself may have had an owner that is no longer there
         if flight.stage in {Stage.LEAVING, Stage.REPORTED}:
-            self._drop(flight)
+            self._book.drop(flight)
 
     def _meet(self, found: JobView) -> None:
         """A Job that this launcher does not know: after `adopt`, go on with it or delete it."""
-        if self._known is None or found.launched_by != SERVICE or found.name in self._flights or found.deleting:
+        if self._known is None or found.launched_by != SERVICE or self._book.of(found.name) is not None or found.deleting:
             return
         if found.spec is not None and names.job_name(found.spec) == found.name and not self._known(found.spec.run_id):
             log.info("adopting run %s", found.spec.run_id)
@@ -338,11 +313,11 @@ class KubernetesLauncher:
             end = Ending(Reason.LAUNCH_FAILED, str(answer))
             self._report(flight, dict.fromkeys(range(flight.spec.world_size), end), leave=True)
             if not flight.maybe_there:
-                self._drop(flight)
+                self._book.drop(flight)
 
     def _created(self, flight: Flight, found: JobView) -> None:
         if found.spec is None or found.spec.run_id != flight.spec.run_id:
-            self._drop(flight)
+            self._book.drop(flight)
             as_what = found.spec.run_id if found.spec is not None else found.name
             self._finish_unstarted(flight.spec, Ending(Reason.CANCELLED, f"already launched as {as_what}"))
             self._meet(found)
@@ -363,7 +338,7 @@ class KubernetesLauncher:
         end = refusal(error.message, error.status)
         self._report(flight, dict.fromkeys(range(flight.spec.world_size), end), leave=True)
         if not flight.maybe_there:
-            self._drop(flight)
+            self._book.drop(flight)
 
     def _on_deleted(self, event: Event) -> None:
         flight, answer = event.value, event.more
@@ -373,7 +348,7 @@ class KubernetesLauncher:
         elif answer is False or flight.job_gone:
             flight.job_gone = True
             if flight.stage is Stage.LEAVING:
-                self._drop(flight)
+                self._book.drop(flight)
         else:
             # Accepted: the watch tells when it is gone. Asked again only if it does not.
             flight.retry_at = self._clock() + LONGEST_RETRY
@@ -408,5 +383,3 @@ class KubernetesLauncher:
     def _send_delete(self, flight: Flight) -> None:
         self._send(flight, "deleted", lambda: self._requests.delete(flight.name, flight.job_uid))
 
-
-_GOING = frozenset({Stage.CREATING, Stage.FLYING, Stage.CANCELLING})
