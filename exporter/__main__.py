@@ -7,7 +7,7 @@ import sys
 
 def main() -> None:
     """Run the command line and exit with its status: 0 ok, 1 bad, 2 could not measure, 64 usage."""
-    if sys.version_info < (3, 11):  # noqa: UP036 - probes alone support 3.10, and this script is installed with them
+    if sys.version_info < (3, 11):
         sys.stderr.write(f"efa-pulse: the service needs Python 3.11 or later, this is {sys.version.split()[0]}; probes alone run with "
                          "`python -m probes`\n")
         sys.exit(64)

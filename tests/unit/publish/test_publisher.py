@@ -108,10 +108,6 @@ class TestCanary:
         assert self.hist(publisher, "e2e_seconds") is None
         assert read(publisher, "efapulse_canary_last_success_timestamp_seconds", **TARGET) is None
 
-    def test_an_answer_of_the_wrong_length_has_valid_latencies(self, publisher: Publisher) -> None:
-        publisher.run_finished(canary_verdict(reason=Reason.WRONG_LENGTH))
-        assert self.hist(publisher, "ttft_seconds") == 1.0
-
     def test_a_disturbed_first_token_is_left_out_of_ttft_only(self, publisher: Publisher) -> None:
         publisher.declare_canary("chat", "router", "short")
         publisher.run_finished(canary_verdict(disturbed=True))
