@@ -135,7 +135,8 @@ def text_only(upstream: str) -> Iterator[str]:
 
     class Relay(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            request = urllib.request.Request(upstream.rstrip("/") + self.path, headers={"Accept-Encoding": self.headers.get("Accept-Encoding", "")})
+            accepted = self.headers.get("Accept-Encoding", "")
+            request = urllib.request.Request(upstream.rstrip("/") + self.path, headers={"Accept-Encoding": accepted})
             with urllib.request.urlopen(request, timeout=10) as answer:
                 body = answer.read()
                 self.send_response(answer.status)

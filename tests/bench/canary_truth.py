@@ -25,12 +25,12 @@ from pathlib import Path
 from typing import Any
 
 import trustme
+from bench import canary_peer, kv_pair, scrape_rig
 from bench.report import quantile
 
 from probes.canary.client import CanaryRun, measure
 from probes.canary.params import CanaryParams
 from probes.canary.scenario import MODEL
-from bench import canary_peer, kv_pair, scrape_rig
 
 GAP = 0.02
 TTFT = 0.05
