@@ -67,7 +67,7 @@ class Watch(Generic[T]):
         self._synced = threading.Event()
         self._stop = threading.Event()
         self._answer: Answer | None = None
-        self._contact = 0.0
+        self._contact = self._lived = 0.0
         self._error = "not yet read"
         self.lists = 0
         self.resumes = 0
@@ -114,13 +114,15 @@ class Watch(Generic[T]):
     def _run(self) -> None:
         failures = 0
         while not self._stop.is_set():
+            self._lived = 0.0
             try:
                 if self._version is None:
                     self._list()
                 self._follow()
                 failures = 0
             except ApiError as error:
-                failures = self._failed(error, failures)
+                # A watch that was open for a while and was cut is no sign of trouble: only failures in a row slow us down.
+                failures = self._failed(error, 0 if self._lived > SHORT_SECONDS else failures)
             except Exception:
                 # A watch that dies silently is the worst of all: the world would look frozen.
                 log.exception("watch of %s: unexpected error, listing again", self.path)
@@ -200,6 +202,7 @@ class Watch(Generic[T]):
             finally:
                 self._answer = None
                 self._contact = time.monotonic()
+                self._lived = self._contact - opened
         if time.monotonic() - opened < SHORT_SECONDS and not self._stop.is_set():
             raise ApiError(503, f"the watch of {self.path} ended at once")
 
