@@ -12,7 +12,9 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from exporter.judge.transport import Transport
 from exporter.judge.verdict import Verdict
 from exporter.publish import render
+from exporter.publish.publisher import Publisher
 from exporter.publish.store import Page, Snapshot
+from exporter.publish.surveyed import Covered, Surveyed
 from exporter.runs import Run, RunSpec
 from probes.contract import Transport as Mode
 from probes.reasons import Reason
@@ -53,6 +55,23 @@ def kv_verdict(nodes: Sequence[str] = ("a", "b"), probe: str = "mooncake", *, re
     )
     spec = RunSpec(run_id, probe, target, tuple(nodes), mode, 60.0)
     return Verdict(Run(spec, results, finished - 5, finished), reason, "", None if transport is None else Transport(transport), ())
+
+
+def with_devices(verdict: Verdict, devices: Sequence[str], device_bytes: Sequence[int] = (), gpus: Sequence[str] = ()) -> Verdict:
+    """The same run, whose ranks all used these devices."""
+    evidence = Evidence(stack="mooncake", devices=list(devices), device_bytes=list(device_bytes), gpus=list(gpus))
+    results = tuple(result.model_copy(update={"evidence": evidence}) for result in verdict.run.results)
+    return replace(verdict, run=replace(verdict.run, results=results))
+
+
+def tell_of_a_fleet(publisher: Publisher, node: str = "a", at: float = 1.7e9) -> None:
+    """What the control loop tells of a fleet beside its runs, something of everything."""
+    publisher.node_seen(node, at)
+    publisher.node_described(node, "i-0", "p5.48xlarge", "us-west-2a", None)
+    publisher.run_finished(with_devices(kv_verdict((node, "b"), "nccl", finished=at), ["rdmap0", "rdmap1"], [10, 30], ["H100 0"]))
+    publisher.surveyed(Surveyed(at, {node: ["efa_room", "budget_gpu"]}, {"quiet": True}, [Covered("nccl", "all", 4, 3, 1, at - 60)],
+                                {node: 0.9}, {("node", "nccl"): 1, ("group", "nccl"): 0}))
+    publisher.cluster_followed("the watch of nodes was refused", at, {"GET": 7})
 
 
 def preflight_verdict(node: str = "a", seen: int = 16, *, reason: Reason = Reason.OK, **shape: int) -> Verdict:

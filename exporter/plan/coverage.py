@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
 
 from exporter.inventory.model import Node, Stratum
@@ -49,18 +49,26 @@ class LeftOut:
 
 def coverage(planner: Planner, world: World, node_interval: float) -> list[Coverage]:
     """The coverage of every probe, at any distance within `node_interval` seconds, and at each within the stratum interval."""
-    found: list[Coverage] = []
+    lasting: dict[str, set[str]] = {}
     for plan in planner.probes:
         moment = planner.moment(world, plan)
-        lasting = {node.instance_id for node in world.inventory
-                   if any(closed.stay is Stay.LASTING for closed in planner.gates(world, node, plan, moment))}
+        lasting[plan.name] = {node.instance_id for node in world.inventory
+                              if any(closed.stay is Stay.LASTING for closed in planner.gates(world, node, plan, moment))}
+    return covered(planner, lasting, world.now, lambda _: node_interval)
+
+
+def covered(planner: Planner, lasting: Mapping[str, Set[str]], now: float, within: Callable[[ProbePlan], float]) -> list[Coverage]:
+    """The same where somebody has looked at the gates: `lasting` are the nodes that do not count, by probe. `within` is in seconds."""
+    found: list[Coverage] = []
+    for plan in planner.probes:
+        shut = lasting.get(plan.name, frozenset())
         paired = [one for group in planner.groups.values() if plan.ranks == 1 or len(group.ids) > 1 for one in group.ids]
-        found.append(_covered(planner, plan, ALL, paired, lasting, world.now, node_interval))
+        found.append(_covered(planner, plan, ALL, paired, shut, now, within(plan)))
         if plan.ranks == 2:
             for stratum in STRATA:
                 possible = [one for group in planner.groups.values() for one in group.possible[stratum]]
                 if possible:
-                    found.append(_covered(planner, plan, stratum, possible, lasting, world.now, planner.settings.stratum_interval))
+                    found.append(_covered(planner, plan, stratum, possible, shut, now, planner.settings.stratum_interval))
     return found
 
 
@@ -91,7 +99,7 @@ def _because(node: Node, plan: ProbePlan, closed: Closed) -> LeftOut:
     return LeftOut(node, plan.name, closed.why, closed.gate, closed.stay is Stay.LASTING)
 
 
-def _covered(planner: Planner, plan: ProbePlan, stratum: Stratum | str, ids: list[str], lasting: set[str], now: float,
+def _covered(planner: Planner, plan: ProbePlan, stratum: Stratum | str, ids: list[str], lasting: Set[str], now: float,
              interval: float) -> Coverage:
     name = stratum.value if isinstance(stratum, Stratum) else stratum
     counted = [one for one in ids if one not in lasting]

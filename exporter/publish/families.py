@@ -9,8 +9,8 @@ from __future__ import annotations
 from exporter.publish.family import PREFIX, Attribution, Cardinality, Family, Kind
 
 COUNTER, GAUGE, HISTOGRAM, INFO, STATE_SET = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM, Kind.INFO, Kind.STATE_SET
-SELF, FLEET, NODE, ENDPOINT = Attribution.SELF, Attribution.FLEET, Attribution.NODE, Attribution.ENDPOINT
-FIXED, PER_NODE, PER_TARGET = Cardinality.FIXED, Cardinality.PER_NODE, Cardinality.PER_TARGET
+SELF, FLEET, NODE, PAIR, ENDPOINT = Attribution.SELF, Attribution.FLEET, Attribution.NODE, Attribution.PAIR, Attribution.ENDPOINT
+FIXED, PER_NODE, PER_PAIR, PER_TARGET = Cardinality.FIXED, Cardinality.PER_NODE, Cardinality.PER_PAIR, Cardinality.PER_TARGET
 
 SECONDS, RATE = "seconds", "bytes_per_second"
 
@@ -18,29 +18,37 @@ LABELS = {
     "bytes": "size of one transfer or message, bytes",
     "clock": "`kernel`: arrival times from the kernel; `user`: read by the client, after a step of the wall clock",
     "code": "HTTP status code",
+    "device": "name of an EFA device",
     "event": "what was told to the publisher",
     "family": "name of a metric family",
-    "gate": "what holds probes back",
+    "gate": "what holds probes back: of a node a gate or budget of the planner; of all `paused`, `quiet`, `stale_inventory` or `standby`",
     "handler": "path of the server, or `other`",
-    "kind": "`busbw`, `algbw` or `goodput`",
+    "instance_id": "EC2 instance id; elsewhere the name of the node",
+    "instance_type": "EC2 instance type",
+    "kind": "of a bandwidth: `busbw`, `algbw` or `goodput`; of devices: `gpu` or `efa`; of findings: what is bad, e.g. `node` or `nic`",
     "memory": "`dram` or `gpu`",
-    "node": "node name",
+    "method": "HTTP method",
+    "node": "node name; of a pair the node of rank 0",
     "operation": "what was measured, e.g. `write`, `batch_read`, `all_reduce`, `dispatch`; with its variant as `operation:variant`",
     "outcome": "`ok`, `degraded`, `failed` or `unknown`",
     "part": "part of the page that is made at the scrape",
+    "peer": "name of the node of rank 1",
     "phase": "`pull`, `launch`, `rendezvous`, `setup`, `measure` or `finish`",
+    "placement_group": "EC2 placement group, empty when it is not known",
     "probe": "`node`, `mooncake`, `nixl`, `nccl`, `uccl-ep` or `canary`",
     "prompt": "`short` or `long`",
     "python": "version of Python",
     "reason": "why a run ended as it did: the closed list of `probes.reasons`",
     "result": "how a canary request ended: the closed list of `probes.reasons`",
     "route": "how the canary reaches the model: `router`, `pair` or `baseline`",
-    "state": "of series: `shown` or `dropped`; of EFA devices: `expected`, `allocatable` or `seen`",
+    "state": "of series: `shown`, `dropped`; of devices: `expected`, `allocatable`, `seen`; of nodes: `measured`, `waiting`, `left_out`",
     "statistic": "`p50`, `p99` or `max` over the transfers of one run",
+    "stratum": "distance of a pair: `same_leaf`, `same_spine` or `cross`; `all`: whatever distance",
     "target": "what one run measures: the name of a canary target",
     "transport": "`efa_rdma`, `efa_no_rdma`, `efa_partial`, `tcp`, `intra_node` or `indeterminate`",
     "version": "version of efa-pulse",
     "why": "why a run was left out, or a connection refused",
+    "zone": "availability zone",
 }
 """What each label means."""
 
@@ -73,6 +81,14 @@ LEADER = Family(
     PREFIX + "leader", GAUGE, "Whether this replica plans and launches; without replicas always 1.", (), SELF, FIXED)
 PAUSED = Family(PREFIX + "paused", GAUGE, "Whether an operator has paused all probes.", (), SELF, FIXED)
 GATE_CLOSED = Family(PREFIX + "gate_closed", GAUGE, "Whether a gate holds back every probe now.", ("gate",), SELF, FIXED)
+CLUSTER_TROUBLE = Family(
+    PREFIX + "cluster_trouble", GAUGE, "Whether the API server cannot be followed, or the Lease not be held, as it should be; see the log.",
+    (), SELF, FIXED)
+INVENTORY_TIME = Family(
+    PREFIX + "inventory_complete_timestamp_seconds", GAUGE, "When the nodes and pods of the cluster were last known to be all seen.",
+    (), SELF, FIXED, unit=SECONDS)
+API_REQUESTS = Family(
+    PREFIX + "api_requests_total", COUNTER, "Requests sent to the Kubernetes API server.", ("method",), SELF, FIXED)
 SCHEDULER_TICK = Family(
     PREFIX + "scheduler_last_tick_timestamp_seconds", GAUGE, "When the scheduler last looked for due runs.",
     (), SELF, FIXED, unit=SECONDS)
@@ -112,8 +128,49 @@ TRANSFER = Family(
     PREFIX + "transfer_seconds", HISTOGRAM, "Latency of one transfer: p50 and p99 of each run that ended ok or degraded.",
     ("probe", "operation", "bytes", "memory", "statistic"), FLEET, FIXED, unit=SECONDS, buckets=TRANSFER_BUCKETS, drop=20)
 
+COVERAGE = Family(
+    PREFIX + "coverage_ratio", GAUGE,
+    "Share of the nodes measured in time; nodes that lasting reasons keep out, such as devices that serving holds, do not count.",
+    ("probe", "stratum"), FLEET, FIXED)
+COVERAGE_NODES = Family(
+    PREFIX + "coverage_nodes", GAUGE, "Nodes that can be measured so, by what became of that.", ("probe", "stratum", "state"), FLEET, FIXED)
+COVERAGE_OLDEST = Family(
+    PREFIX + "coverage_oldest_measurement_timestamp_seconds", GAUGE, "End of the oldest measurement among the nodes that count.",
+    ("probe", "stratum"), FLEET, FIXED, unit=SECONDS)
+FINDINGS = Family(
+    PREFIX + "findings", GAUGE, "Findings of localisation that stand now; one that a lower layer explains does not count.",
+    ("kind", "probe"), FLEET, FIXED)
+
+# pairs
+
+PAIR_HEALTHY = Family(
+    PREFIX + "pair_healthy", GAUGE,
+    "Last conclusive verdict of a pair: 1 ok, 0 degraded or failed. Each node's latest pair and those of suspects, the newest 500.",
+    ("probe", "node", "peer"), PAIR, PER_PAIR, drop=7)
+PAIR_BANDWIDTH = Family(
+    PREFIX + "pair_bandwidth_bytes_per_second", GAUGE, "Bandwidth of the same pairs at the largest size measured.",
+    ("probe", "node", "peer", "operation", "bytes", "memory", "kind"), PAIR, PER_PAIR, unit=RATE, drop=5)
+
 # nodes
 
+NODE_INFO = Family(
+    PREFIX + "node_info", INFO,
+    "What a node is, always 1. A distance belongs to a pair and not to a node, so there is no stratum here.",
+    ("node", "instance_id", "instance_type", "zone", "placement_group"), NODE, PER_NODE, drop=135)
+NODE_GATE_CLOSED = Family(
+    PREFIX + "node_gate_closed", GAUGE, "Gates that keep probes off this node now, always 1: the first two. Absent: open.",
+    ("node", "gate"), NODE, PER_NODE, drop=145)
+NODE_SUSPICION = Family(
+    PREFIX + "node_suspicion_ratio", GAUGE,
+    "Probability that the node is bad. Of suspects only, and 0 for `metrics.node_interval` after one is cleared.",
+    ("node",), NODE, PER_NODE, drop=210)
+NODE_DEVICES_MEASURED = Family(
+    PREFIX + "node_devices_measured", GAUGE, "Distinct devices that runs of this node used within `metrics.node_interval`.",
+    ("node", "probe", "kind"), NODE, PER_NODE, drop=85)
+NIC_SHARE = Family(
+    PREFIX + "nic_share_ratio", GAUGE,
+    "Bytes of an EFA device over those of an average one of its node, in the last run over several: the four lowest. 1: all alike.",
+    ("node", "device"), NODE, PER_NODE, drop=15)
 NODE_HEALTHY = Family(
     PREFIX + "node_healthy", GAUGE, "Last conclusive verdict: 1 ok, 0 degraded or failed. An unknown run does not change it.",
     ("node", "probe"), NODE, PER_NODE, drop=240)

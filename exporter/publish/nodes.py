@@ -1,8 +1,9 @@
 """What is published of each node: its last verdicts, and figures that do not punish it for a bad partner.
 
-A node has at most `series` series. Verdicts come first; what is left goes to figures in this order: bandwidth at the largest size of each
-operation, then p99, p50 and maximum of the latency at its smallest size. A state set shows the present state as 1 and the one before
-as 0, no other.
+A node has at most `series` series. Verdicts come first; what is left goes, in this order, to one bandwidth of each probe, how many devices
+were measured, the other bandwidths at the largest size of each operation, shares of EFA devices, then p99, p50 and maximum of the latency
+at its smallest size. A state set shows the present state as 1 and the one before as 0, no other; where the bandwidths would not fit beside
+them, the states before are left out.
 """
 
 from __future__ import annotations
@@ -23,11 +24,20 @@ STATISTICS = ("p99", "p50", "max")
 INDETERMINATE = "indeterminate"
 LEFT_KEPT = 10_000
 
-_PER_PROBE = 5  # healthy, verdict time, measured time, and two outcomes
-_PER_TRANSPORT = 2
+GATES_SHOWN = 2
+"""Closed gates that are shown of one node: the first ones are those that somebody decided."""
+NICS_SHOWN = 4
+"""Shares of EFA devices that are shown of one node: the lowest."""
+WEAK_SHARE = 0.5
+"""Where most devices carried less than this share of an average one, the run was not over all of them, and their shares say nothing."""
+
+_PER_PROBE = 4  # healthy, verdict time, measured time, and the outcome; one more for the outcome before, and two for transports
 
 FAMILIES = (f.NODE_HEALTHY, f.NODE_VERDICT_TIME, f.NODE_OUTCOME, f.NODE_MEASURED_TIME, f.NODE_FIRST_SEEN, f.NODE_BANDWIDTH,
-            f.NODE_TRANSFER, f.NODE_TRANSPORT, f.NODE_EFA_DEVICES)
+            f.NODE_TRANSFER, f.NODE_TRANSPORT, f.NODE_EFA_DEVICES, f.NODE_INFO, f.NODE_GATE_CLOSED, f.NODE_SUSPICION,
+            f.NODE_DEVICES_MEASURED, f.NIC_SHARE)
+
+Row = tuple[Sequence[str], float]
 
 
 class Figure(NamedTuple):
@@ -84,14 +94,15 @@ class _States:
         if state != self.now:
             self.now, self.before = state, self.now
 
-    def samples(self) -> list[tuple[str, float]]:
-        pairs = ((self.now, 1.0), (self.before, 0.0))
+    def samples(self, before: bool = True) -> list[tuple[str, float]]:
+        pairs = ((self.now, 1.0), (self.before if before else None, 0.0))
         return sorted((state, value) for state, value in pairs if state is not None)
 
 
 @dataclass
 class _Probe:
-    """What is known of one node from one probe. `history` holds the last value of each pair, per figure."""
+    """What is known of one node from one probe. `history` holds the last value of each pair, per figure; `used` when a run last used each
+    device, by kind."""
 
     healthy: bool | None = None
     verdict_time: float = 0.0
@@ -99,6 +110,7 @@ class _Probe:
     outcome: _States = field(default_factory=_States)
     transport: _States = field(default_factory=_States)
     history: dict[tuple[str, str, str, int, str], dict[str, tuple[float, Figure]]] = field(default_factory=dict)
+    used: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 @dataclass
@@ -107,6 +119,10 @@ class _Node:
     probes: dict[str, _Probe] = field(default_factory=dict)
     required: frozenset[str] = frozenset()
     devices: dict[str, int] = field(default_factory=dict)
+    info: tuple[str, str, str, str] | None = None
+    gates: tuple[str, ...] = ()
+    suspicion: float | None = None
+    shares: dict[str, float] = field(default_factory=dict)
 
 
 class Nodes:
@@ -163,6 +179,70 @@ class Nodes:
             known.devices = dict(counts)
             self._dirty.add(node)
 
+    def describe(self, node: str, info: tuple[str, str, str, str]) -> None:
+        """Take in what a known node is: the labels of its info after the name."""
+        known = self._nodes.get(node)
+        if known is not None and known.info != info:
+            known.info = info
+            self._dirty.add(node)
+
+    def gates(self, node: str, closed: Sequence[str]) -> None:
+        """Take in which gates of a node are closed now."""
+        known, shown = self._nodes.get(node), tuple(dict.fromkeys(closed))[:GATES_SHOWN]
+        if known is not None and known.gates != shown:
+            known.gates = shown
+            self._dirty.add(node)
+
+    def suspect(self, node: str, suspicion: float | None) -> None:
+        """Take in how likely a node is bad; None: nobody suspects it."""
+        known = self._nodes.get(node)
+        if known is not None and known.suspicion != suspicion:
+            known.suspicion = suspicion
+            self._dirty.add(node)
+
+    def used(self, node: str, probe: str, kind: str, devices: Iterable[str], at: float) -> None:
+        """A run of a known node used these devices, until `at`."""
+        known = self._nodes.get(node)
+        state = known.probes.get(probe) if known is not None else None
+        if state is None:
+            return
+        seen = state.used.setdefault(kind, {})
+        for device in devices:
+            seen[device] = max(at, seen.get(device, at))
+        self._expire(state, at)
+        self._dirty.add(node)
+
+    def carried(self, node: str, counted: Mapping[str, float], devices: Iterable[str] = ()) -> None:
+        """Take in how many bytes each EFA device carried in one run. `devices` are those the worker had, where it said so.
+
+        One device has no share. Without `devices` nothing is said of a run in which most carried little: it was over few of them.
+        """
+        known, had = self._nodes.get(node), set(devices)
+        amounts = {device: amount for device, amount in counted.items() if not had or device in had}
+        if known is None or len(amounts) < 2 or sum(amounts.values()) <= 0:
+            return
+        mean = sum(amounts.values()) / len(amounts)
+        shares = {device: amount / mean for device, amount in amounts.items()}
+        if not had and 2 * sum(share < WEAK_SHARE for share in shares.values()) > len(shares):
+            return
+        # Rounded, so that devices of a healthy node do not take turns in being among the lowest.
+        lowest = sorted(shares, key=lambda device: (round(shares[device], 1), device))[:NICS_SHOWN]
+        known.shares = {device: shares[device] for device in sorted(lowest)}
+        self._dirty.add(node)
+
+    def age(self, now: float) -> None:
+        """Forget devices that no run has used within the interval."""
+        for node, known in self._nodes.items():
+            for state in known.probes.values():
+                if state.used and self._expire(state, now):
+                    self._dirty.add(node)
+
+    def _expire(self, state: _Probe, now: float) -> bool:
+        gone = [(kind, device) for kind, seen in state.used.items() for device, at in seen.items() if at <= now - self._interval]
+        for kind, device in gone:
+            del state.used[kind][device]
+        return bool(gone)
+
     def _remember(self, state: _Probe, partner: str, finished: float, figures: Sequence[Figure]) -> None:
         kept = {figure.key: state.history.get(figure.key, {}) for figure in figures}
         for figure in figures:
@@ -184,7 +264,7 @@ class Nodes:
                    for partner, (finished, figure) in sorted(pairs.items())]
         return {"healthy": state.healthy, "verdict_time": state.verdict_time, "measured_time": state.measured_time,
                 "outcome": [state.outcome.now, state.outcome.before], "transport": [state.transport.now, state.transport.before],
-                "history": history}
+                "history": history, **({"used": {kind: dict(seen) for kind, seen in state.used.items() if seen}} if state.used else {})}
 
     def restore(self, node: str, probe: str, values: Mapping[str, Any]) -> None:
         """Take back what `kept` gave. Raises KeyError, TypeError or ValueError when it is something else."""
@@ -194,6 +274,8 @@ class Nodes:
         for name, operation, memory, size, last, partner, finished, value in values["history"]:
             figure = Figure(_FIGURES[name], operation, int(size), memory, last, float(value))
             state.history.setdefault(figure.key, {})[partner] = (float(finished), figure)
+        for kind, seen in dict(values.get("used", {})).items():
+            state.used[str(kind)] = {str(device): float(at) for device, at in seen.items()}
         known = self._nodes.get(node)
         if known is not None and probe not in known.probes:
             known.probes[probe] = state
@@ -203,39 +285,55 @@ class Nodes:
         """What changed since the last call; None where a node is gone."""
         for node in sorted(self._dirty):
             known = self._nodes.get(node)
+            rows = self._rows(node, known) if known else {}
             for family in FAMILIES:
-                samples = self._samples(family, node, known) if known else []
+                samples = rows.get(family.name)
                 yield family, node, render.gauges(family, samples) if samples else None
         self._dirty.clear()
 
-    def _samples(self, family: Family, node: str, known: _Node) -> list[tuple[Sequence[str], float]]:
-        if family is f.NODE_FIRST_SEEN:
-            return [((node,), known.first_seen)]
-        if family is f.NODE_EFA_DEVICES:
-            return [((node, state), count) for state, count in sorted(known.devices.items())]
-        if family in (f.NODE_BANDWIDTH, f.NODE_TRANSFER):
-            shown = self._shown(known)
-            return sorted(((node, probe, *figure.labels), figure.value) for probe, figure in shown if figure.family is family)
-        out: list[tuple[Sequence[str], float]] = []
+    def _rows(self, node: str, known: _Node) -> dict[str, list[Row]]:
+        """All samples of a node by family."""
+        out: dict[str, list[Row]] = {f.NODE_FIRST_SEEN.name: [((node,), known.first_seen)]}
+        if known.info is not None:
+            out[f.NODE_INFO.name] = [((node, *known.info), 1)]
+        if known.suspicion is not None:
+            out[f.NODE_SUSPICION.name] = [((node,), known.suspicion)]
+        out[f.NODE_GATE_CLOSED.name] = [((node, gate), 1) for gate in sorted(known.gates)]
+        out[f.NODE_EFA_DEVICES.name] = [((node, state), count) for state, count in sorted(known.devices.items())]
+        optional = self._optional(node, known)
+        moving = sum(state.transport.now is not None for state in known.probes.values())
+        room = self._series - sum(map(len, out.values())) - len(known.required) * len(FALLBACKS) - len(known.probes) * _PER_PROBE - moving
+        first = sum(family in (f.NODE_BANDWIDTH, f.NODE_DEVICES_MEASURED) for family, _ in optional)
+        before = room - len(known.probes) - moving >= first
         for probe, state in sorted(known.probes.items()):
-            if family is f.NODE_OUTCOME:
-                out += [((node, probe, name), value) for name, value in state.outcome.samples()]
-            elif family is f.NODE_TRANSPORT:
-                out += [((node, probe, name), value) for name, value in state.transport.samples()]
-            elif family is f.NODE_MEASURED_TIME:
-                if state.measured_time is not None:
-                    out.append(((node, probe), state.measured_time))
-            elif state.healthy is not None:
-                out.append(((node, probe), float(state.healthy) if family is f.NODE_HEALTHY else state.verdict_time))
+            values: list[tuple[Family, float | None]] = [(f.NODE_MEASURED_TIME, state.measured_time)]
+            if state.healthy is not None:
+                values += [(f.NODE_HEALTHY, float(state.healthy)), (f.NODE_VERDICT_TIME, state.verdict_time)]
+            for family, value in values:
+                if value is not None:
+                    out.setdefault(family.name, []).append(((node, probe), value))
+            for family, states in ((f.NODE_OUTCOME, state.outcome), (f.NODE_TRANSPORT, state.transport)):
+                out.setdefault(family.name, []).extend(((node, probe, name), value) for name, value in states.samples(before))
+        # Places of the states before are kept free also while there is none, so that nothing comes and goes with them.
+        room -= (len(known.probes) + moving) if before else 0
+        for family, row in sorted(optional[:max(0, room)], key=lambda item: tuple(item[1][0])):
+            out.setdefault(family.name, []).append(row)
         return out
 
-    def _shown(self, known: _Node) -> list[tuple[str, Figure]]:
-        verdicts = sum(_PER_PROBE + (_PER_TRANSPORT if state.transport.now else 0) for state in known.probes.values())
-        room = max(0, self._series - 1 - len(known.devices) - verdicts - len(known.required) * len(FALLBACKS))
+    def _optional(self, node: str, known: _Node) -> list[tuple[Family, Row]]:
+        """What is shown as far as there is room, the first first."""
         best = [(probe, _best(pairs)) for probe, state in known.probes.items() for pairs in state.history.values()]
         order = ["", *STATISTICS]
         best.sort(key=lambda item: (order.index(item[1].last) if item[1].family is f.NODE_TRANSFER else 0, item[0], item[1].key))
-        return best[:room]
+        rows: list[tuple[Family, Row]] = [(figure.family, ((node, probe, *figure.labels), figure.value)) for probe, figure in best]
+        rates = [row for row in rows if row[0] is f.NODE_BANDWIDTH]
+        heads = list({row[1][0][1]: row for row in reversed(rates)}.values())[::-1]
+        measured: list[tuple[Family, Row]] = [
+            (f.NODE_DEVICES_MEASURED, ((node, probe, kind), len(seen)))
+            for probe, state in sorted(known.probes.items()) for kind, seen in sorted(state.used.items()) if seen]
+        shares: list[tuple[Family, Row]] = [(f.NIC_SHARE, ((node, device), share)) for device, share in known.shares.items()]
+        others = [row for row in rates if row not in heads]
+        return [*heads, *measured, *others, *shares, *(row for row in rows if row[0] is f.NODE_TRANSFER)]
 
 
 _FIGURES = {family.name: family for family in (f.NODE_BANDWIDTH, f.NODE_TRANSFER)}

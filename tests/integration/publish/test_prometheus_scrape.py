@@ -13,7 +13,7 @@ import bcrypt
 import pytest
 import trustme
 from prometheus import VERSIONS, Binaries, Prometheus, binaries, check_metrics, running, text_only
-from publishing import canary_verdict, kv_verdict, preflight_verdict, samples, text_of
+from publishing import canary_verdict, kv_verdict, preflight_verdict, samples, tell_of_a_fleet, text_of
 
 from exporter.config.server import Server
 from exporter.publish import families as f
@@ -47,6 +47,7 @@ def fill(publisher: Publisher) -> None:
     publisher.run_started(0.01)
     publisher.config_loaded(True, 1.7e9)
     publisher.gate("quiet_window", False)
+    tell_of_a_fleet(publisher)
     publisher.commit()
 
 

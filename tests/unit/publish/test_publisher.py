@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from publishing import canary_verdict, kv_verdict, preflight_verdict, samples, series_of, text_of, value_of
+from publishing import canary_verdict, kv_verdict, preflight_verdict, samples, series_of, tell_of_a_fleet, text_of, value_of
 
 from exporter.publish import families as f
 from exporter.publish import legal
@@ -286,6 +286,7 @@ def test_every_family_but_those_of_the_server_is_filled_by_some_event(publisher:
     publisher.config_loaded(True, 1.0)
     publisher.gate("quiet_window", False)
     publisher.run_finished(object())  # type: ignore[arg-type]
+    tell_of_a_fleet(publisher)
     text = text_of(publisher.commit().classic)
     assert {family.name for family in f.FAMILIES if f"# HELP {family.name} " not in text} == {family.name for family in f.LIVE}
 
