@@ -121,6 +121,15 @@ class Cluster:
         """Why the cluster cannot be followed now; empty when it can."""
         return self.inventory.trouble or self.launcher.trouble or (self.election.trouble if self.election is not None else "")
 
+    @property
+    def inventory_age(self) -> float:
+        """Seconds since every node and pod was last known to be seen; infinite before the first time."""
+        return self.inventory.age
+
+    def requests(self) -> Mapping[str, int]:
+        """Requests sent to the API server so far, by method."""
+        return self.api.requests_by_method()
+
     def fleet(self, config: Config) -> Fleet:
         """The fleet as the journal knows it. Raises OSError when the journal cannot be read."""
         kube = config.kubernetes

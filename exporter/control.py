@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -28,11 +29,14 @@ from exporter.publish.publisher import Publisher
 from exporter.runs import Run, RunSpec, missing_result, new_run_id
 from exporter.scheduler import Scheduler, Tick
 from exporter.status import Looked, StatusBoard
+from exporter.survey import Survey
 from probes.efa import instances
 from probes.reasons import Outcome, Reason
 
 HEARTBEAT_SECONDS = 1.0
 RETRY_SECONDS = 5.0
+STALE_SECONDS = 300.0
+"""An inventory that is older than this is not planned with."""
 CANARY = "canary"
 ROUTE = "router"
 
@@ -74,10 +78,29 @@ class Leading:
 
 @dataclass(frozen=True)
 class Conditions:
-    """What holds back the planner from outside: why an operator paused it, and others' traffic, bytes per second by instance id."""
+    """What holds back the planner from outside: why an operator paused it, and others' traffic, bytes per second by instance id.
+
+    In a cluster also how it is followed: `trouble` (empty: none), `inventory_age` in seconds since everything was last known to be seen,
+    and the requests sent so far by method. `requests` None means that there is no cluster.
+    """
 
     paused: str | None = None
     background: Mapping[str, float] = field(default_factory=dict)
+    trouble: str = ""
+    inventory_age: float = 0.0
+    requests: Mapping[str, int] | None = None
+
+    @property
+    def stale(self) -> bool:
+        """Whether the inventory is too old to plan with: nodes may have left, and others may hold their devices."""
+        return self.inventory_age > STALE_SECONDS
+
+    @property
+    def held(self) -> str | None:
+        """Why nothing is planned now, None when planning goes on."""
+        if self.paused is None and self.stale:
+            return f"the cluster has not been seen for more than {STALE_SECONDS:g} s: {self.trouble or 'no answer'}"
+        return self.paused
 
 
 Event = Tick | Finished | Loaded | Inventoried | Leading | Stop
@@ -108,7 +131,7 @@ class Control:
                  secrets_dir: Path, clock: Clock = time.time, fleet: Fleet | None = None, ask: AskWitnesses | None = None,
                  make_fleet: MakeFleet | None = None, on_fleet: Callable[[Callable[[str], bool]], None] = lambda _: None,
                  on_durable: Callable[[str], None] = lambda _: None, conditions: Callable[[], Conditions] = Conditions,
-                 board: StatusBoard | None = None) -> None:
+                 board: StatusBoard | None = None, survey: Survey | None = None) -> None:
         self.events = events
         self._launcher = launcher
         self._scheduler = scheduler
@@ -125,6 +148,7 @@ class Control:
         self._fleet_nodes: dict[str, str] = {}
         self._listeners: list[Listener] = [board.verdict] if board is not None else []
         self._board, self._look = board, Look()
+        self._survey = survey or Survey(publisher)
         self._taken: tuple[bool, str | None, float] = (True, None, clock())
         self._config = config
         self._jobs: dict[str, Job] = {}
@@ -193,6 +217,7 @@ class Control:
             if not self._stopping and self._leading:
                 self._start_ready()
                 self._start_planned()
+            self._tell_of_fleet()
             state = self._scheduler.state
             self._publisher.scheduler_tick(state.last_tick, state.skipped.items())
             self._publisher.commit()
@@ -206,8 +231,18 @@ class Control:
         conditions = self._conditions()
         return self._look.now(self._clock(), config=self._config, jobs=self._jobs.values(), scheduler=self._scheduler,
                               dispatcher=self._dispatcher, fleet=self._fleet,
-                              leading=self._leading if self._make_fleet is not None else None, paused=conditions.paused,
+                              leading=self._leading if self._make_fleet is not None else None, paused=conditions.held,
                               background=conditions.background, loaded=self._taken)
+
+    def _tell_of_fleet(self) -> None:
+        """Publish what is seen of the fleet, and of the connection to the cluster, when it is time to look."""
+        conditions, now = self._conditions(), self._clock()
+        held = {"paused": conditions.paused is not None or self._scheduler.paused, "stale_inventory": conditions.stale,
+                "standby": not self._leading}
+        looked = self._survey.turn(now, self._config, self._fleet, held=held, background=conditions.background)
+        if looked and conditions.requests is not None:
+            complete_at = now - conditions.inventory_age if math.isfinite(conditions.inventory_age) else None
+            self._publisher.cluster_followed(conditions.trouble, complete_at, conditions.requests)
 
     def _due(self, tick: Tick) -> None:
         job = self._jobs.get(tick.job_id)
@@ -243,7 +278,7 @@ class Control:
         running = len(jobs) + len(self._fleet.planner.flying)
         conditions = self._conditions()
         self._publisher.paused(conditions.paused is not None)
-        world = self._fleet.world(busy=busy, running=running, paused=conditions.paused, background=conditions.background)
+        world = self._fleet.world(busy=busy, running=running, paused=conditions.held, background=conditions.background)
         for spec in self._fleet.due(world):
             try:
                 self._launcher.start(spec)
@@ -316,6 +351,9 @@ class Control:
                 self._publisher.node_removed(name)  # the name is used again by another instance, which starts clean
             if known != instance_id:
                 self._publisher.node_seen(name, self._fleet.planner.books[instance_id].first_seen, efa)
+                node = self._fleet.node(name)
+                if node is not None:
+                    self._publisher.node_described(name, instance_id, node.instance_type, node.zone, node.placement_group)
         self._fleet_nodes = now
 
     def _finished(self, run: Run) -> None:
@@ -338,7 +376,7 @@ class Control:
                 self._log.info(f"localisation: {change.what}", probe=change.probe, node=change.node, says=change.says,
                                finding=change.finding.key if change.finding is not None else None)
         if job is None or job.id in self._jobs:
-            self._publisher.run_finished(verdict)
+            self._publisher.run_finished(verdict, devices_of(answers))
         if self._ledger is not None and run.spec.probe != CANARY:
             self._keep_published(run)
             if self._fleet is not None:

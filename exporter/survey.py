@@ -45,12 +45,12 @@ class Survey:
         self._looked = self._covered = -math.inf
         self._held: dict[str, bool] = {}
 
-    def turn(self, at: float, config: Config, fleet: Fleet | None, *, held: Mapping[str, bool], background: Mapping[str, float]) -> None:
-        """Look, when it is time to. `held` says which gates hold back every probe now, beside quiet windows."""
+    def turn(self, at: float, config: Config, fleet: Fleet | None, *, held: Mapping[str, bool], background: Mapping[str, float]) -> bool:
+        """Look when it is time to, and say whether it was. `held` says which gates hold back every probe now, beside quiet windows."""
         changed = fleet is not self._fleet
         # A clock that was set back must not silence the survey.
         if not changed and dict(held) == self._held and 0 <= at - self._looked < self._pace:
-            return
+            return False
         self._looked, self._held = at, dict(held)
         gates: dict[str, Sequence[str]] = {}
         if changed:
@@ -60,7 +60,7 @@ class Survey:
         shown = {**held, "quiet": _all_quiet(config, at)}
         if fleet is None:
             self._publisher.surveyed(Surveyed(at, gates, shown, (), {}, {}) if changed else Surveyed(at, gates, shown))
-            return
+            return True
         gates |= self._gates(fleet.planner, at, background)
         coverage: Sequence[Covered] | None = () if changed else None
         if self._whole and not 0 <= at - self._covered < max(COVERAGE_SECONDS, self._pace):
@@ -68,6 +68,7 @@ class Survey:
             coverage = _coverage(fleet.planner, self._lasting, at, config.metrics.node_interval)
         self._publisher.surveyed(Surveyed(at, gates, shown, coverage, _suspicion(fleet.localiser, fleet.planner.inventory),
                                           _findings(fleet)))
+        return True
 
     def _gates(self, planner: Planner, at: float, background: Mapping[str, float]) -> dict[str, Sequence[str]]:
         """Closed gates of the next few nodes. A pause, quiet windows and our own runs are no gates of a node; others' runs are."""

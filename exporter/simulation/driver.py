@@ -30,8 +30,11 @@ from exporter.runs import Run
 from exporter.scheduler import Scheduler
 from exporter.simulation.report import Found, Report
 from exporter.simulation.scenario import START, Scenario, default_config, with_floors
+from exporter.survey import Survey
 
 RENDER_SECONDS = 30.0
+SURVEY_SECONDS = 300.0
+"""How often gates and coverage are looked at for the page: what is found does not depend on it."""
 Progress = Callable[[float, str], None]
 """Called with the seconds that have passed in the simulation and what happened, in words."""
 
@@ -72,7 +75,8 @@ class Simulation:
         self.publisher = PacedPublisher(self.clock, max_series=metrics.max_series, node_interval=metrics.node_interval,
                                         best_of=metrics.best_of, cluster=True)
         self.control = Control(self.config, events=self.events, launcher=self.launcher, scheduler=Scheduler(self.events, clock=self.clock),
-                               publisher=self.publisher, secrets_dir=folder, clock=self.clock, fleet=self.fleet, ask=self.launcher.answers)
+                               publisher=self.publisher, secrets_dir=folder, clock=self.clock, fleet=self.fleet, ask=self.launcher.answers,
+                               survey=Survey(self.publisher, pace=SURVEY_SECONDS))
         self.control.listen(self._judged)
         self.report = Report(scenario.layout.nodes, scenario.seconds, scenario.faults)
         self._progress = progress
