@@ -369,14 +369,17 @@ class Control:
         types = self._instance_types(run)
         verdict = judge(run, floors=self._config.thresholds.floors, instance_types=types, answers=answers,
                         rdma_hardware=_rdma(types.values()))
+        health: Mapping[str, bool | None] = {}
         if self._fleet is not None and run.spec.probe != CANARY:
-            for change in self._fleet.finished(verdict, devices_of(answers)).changes:
+            concluded = self._fleet.finished(verdict, devices_of(answers))
+            health = concluded.health
+            for change in concluded.changes:
                 if self._board is not None:
                     self._board.change(change)
                 self._log.info(f"localisation: {change.what}", probe=change.probe, node=change.node, says=change.says,
                                finding=change.finding.key if change.finding is not None else None)
         if job is None or job.id in self._jobs:
-            self._publisher.run_finished(verdict, devices_of(answers))
+            self._publisher.run_finished(verdict, devices_of(answers), health)
         if self._ledger is not None and run.spec.probe != CANARY:
             self._keep_published(run)
             if self._fleet is not None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
@@ -40,10 +40,14 @@ SUSPECT = "suspect/"
 
 @dataclass(frozen=True)
 class Concluded:
-    """What a verdict meant for the fleet: the run as it was planned (None for a foreign one) and what localisation concluded."""
+    """What a verdict meant for the fleet: the run as it was planned (None for a foreign one) and what localisation concluded.
+
+    `health` is, by node name, what is known of every node that the run or a conclusion is about: None while it is not told.
+    """
 
     planned: PlannedRun | None
     changes: tuple[Change, ...]
+    health: Mapping[str, bool | None] = field(default_factory=dict)
 
 
 class Fleet:
@@ -144,7 +148,7 @@ class Fleet:
         seen = observe(verdict, ids, repair=run.spec.labels.get("why") == "suspect", devices=counted)
         changes = tuple(self.localiser.observe(seen))
         self._tell(changes)
-        return Concluded(planned, changes)
+        return Concluded(planned, changes, self._health(run.spec, ids, changes))
 
     def sync(self) -> None:
         """Bring everything that changed into the journal's memory, so that what is stored from now on holds it."""
@@ -177,6 +181,16 @@ class Fleet:
                 self.journal.drop(SUSPECT + node)
         for probe, cases in self.localiser.cases().items():
             self.journal.put(CASES + probe, cases)
+
+    def _health(self, spec: RunSpec, ids: Sequence[str], changes: Sequence[Change]) -> dict[str, bool | None]:
+        """Localisation's word on the nodes of a pair and on those that it has concluded something of. Larger runs blame nobody there."""
+        about = {change.node for change in changes if change.node is not None}
+        about.update(one for change in changes if change.finding is not None and change.finding.kind == "group"
+                     for one in change.finding.partners)
+        if len(set(ids)) <= 2:
+            about.update(ids)
+        return {node.name: self.localiser.view(spec.probe, one).healthy for one in sorted(about)
+                if (node := self._inventory.get(one)) is not None}
 
     def _adopted(self, spec: RunSpec) -> PlannedRun | None:
         """A run that an earlier leader had planned, from what it wrote on it; None for a run of somebody else."""

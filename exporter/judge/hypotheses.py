@@ -29,8 +29,9 @@ class Finding:
     """What localisation has found, as it is published and kept.
 
     `subjects` are instance ids; for `nic` the id and the device, for `group` the attribute and its value (`leaf`, `nn-1`). `partners` are
-    the nodes that agree, for a group the nodes that fail. Times are Unix seconds: `since` the start of the first run that failed,
-    `found` when it was sure. `runs` counts the re-pairings it took. `explained_by` names a lower layer's finding that explains this one.
+    the nodes that agree, for a group the nodes that fail, for a pair the side that is cleared. Times are Unix seconds: `since` the start of
+    the first run that failed, `found` when it was sure. `runs` counts the re-pairings it took. `explained_by` names a lower layer's finding
+    that explains this one.
     """
 
     kind: Kind

@@ -25,9 +25,10 @@ SHARED = ("leaf", "spine", "zone", "nodegroup", "capacity_block", "placement_gro
 
 @dataclass(frozen=True)
 class View:
-    """What is to be shown of one node for one probe. `state` is `good`, `suspect`, `named`, `group` or `unknown`.
+    """What is to be shown of one node for one probe. `state` is `good`, `suspect`, `named`, `group`, `explained` or `unknown`.
 
-    `suspicion` is the probability that it is bad, 0..1; `healthy` is None while that is not known.
+    `explained`: its last run failed, and what another probe found of it explains that. `suspicion` is the probability that it is bad,
+    0..1; `healthy` is None while that is not known. A pair that cannot be told apart is not healthy on either side.
     """
 
     state: str
@@ -122,7 +123,11 @@ class Localiser:
                 return View("group", active.finding.score, False, active.finding)
         for pair, path in suspects.paths.items():
             if path.finding is not None and path.finding.kind == "pair" and node in pair:
-                return View("suspect", 0.5, None, path.finding)
+                innocent = node in path.finding.partners
+                return View("suspect", 0.0 if innocent else 1.0 / (2 - len(path.finding.partners)), innocent, path.finding)
+        below = self._explained(probe, node, beside=True)
+        if below is not None and standing.bits & 1:
+            return View("explained", 0.0, False, below)
         if standing.since is not None:
             return View("suspect", suspects.score(node), None)
         return View("good", 0.0, True) if standing.good_at is not None else View("unknown", 0.0, None)

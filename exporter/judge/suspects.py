@@ -279,17 +279,20 @@ class Suspects(CaseBook):
         if path.failed < GOOD_PARTNERS or any(set(self.of(node).bad) - set(pair) for node in pair if node in self.open):
             return False
         kind: Kind = "path"
+        innocent: tuple[str, ...] = ()
         says = "both nodes pass with others and fail together: look at what lies between them"
         if any(self.of(node).lonely for node in pair):
             kind = "pair"
             told = list(seen.sides) or [Side(node, failure.side) for node in pair for failure in self.of(node).bad.values() if failure.side]
-            says = (f"it is {told[0].node}: {told[0].says}" if len({side.node for side in told}) == 1 else
-                    "which of the two it is cannot be told: there is no third node to compare with")
+            says = "which of the two it is cannot be told: there is no third node to compare with"
+            if len({side.node for side in told}) == 1:
+                says = f"it is {told[0].node}: {told[0].says}"
+                innocent = (other_of(pair, told[0].node),)
         for node in pair:
             if node in self.open:
                 self._close(node, "the finding is the pair")
         path.finding = Finding(kind, self.probe, pair, seen.reason, path_score(path.failed, path.passed), path.since, seen.finished,
-                               says=says, runs=path.failed - 1)
+                               innocent, says=says, runs=path.failed - 1)
         path.asked, path.passed = None, 0
         self._changes.append(Change("found", self.probe, finding=path.finding, says=says))
         if kind == "path":

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import EllipsisType
 from typing import Any, NamedTuple
 
 from exporter.publish import families as f
@@ -157,13 +158,20 @@ class Nodes:
         return node in self._left
 
     def record(self, node: str, probe: str, *, outcome: Outcome, finished: float, partner: str, figures: Sequence[Figure],
-               transport: str | None, measured: bool) -> None:
-        """Take in one run. `partner` tells pairs apart; `measured` says that the run left something to look at."""
+               transport: str | None, measured: bool, healthy: bool | EllipsisType | None = ...) -> None:
+        """Take in one run. `partner` tells pairs apart; `measured` says that the run left something to look at.
+
+        `healthy` is what localisation makes of the node, so that it does not answer for its partner; None: not told yet, what was shown
+        stays. Left out, the run itself decides.
+        """
         self.seen(node, finished)
         state = self._nodes[node].probes.setdefault(probe, _Probe())
         state.outcome.enter(outcome.value)
         if outcome.conclusive:
-            state.healthy = outcome is Outcome.OK
+            if healthy is ...:
+                state.healthy = outcome is Outcome.OK
+            elif healthy is not None:
+                state.healthy = healthy
             state.verdict_time = finished
             if measured:
                 state.measured_time = finished
@@ -171,6 +179,14 @@ class Nodes:
             state.transport.enter(transport)
         if figures and outcome in {Outcome.OK, Outcome.DEGRADED}:
             self._remember(state, partner, finished, figures)
+
+    def judged(self, node: str, probe: str, healthy: bool, at: float) -> None:
+        """Take in what localisation has found of a known node without a run of its own."""
+        known = self._nodes.get(node)
+        state = known.probes.get(probe) if known is not None else None
+        if state is not None and state.healthy is not healthy:
+            state.healthy, state.verdict_time = healthy, at
+            self._dirty.add(node)
 
     def devices(self, node: str, counts: Mapping[str, int]) -> None:
         """Take in how many EFA devices a node has, by what says so: expected, allocatable, seen."""

@@ -100,10 +100,12 @@ class Publisher:
         self._count(f.RUNS).start((probe, o.value, r.value) for o, r in legal.outcomes(probe, cluster=self._cluster))
 
     @_event
-    def run_finished(self, verdict: Verdict, devices: Mapping[str, Mapping[str, float]] | None = None) -> None:
+    def run_finished(self, verdict: Verdict, devices: Mapping[str, Mapping[str, float]] | None = None,
+                     health: Mapping[str, bool | None] | None = None) -> None:
         """Take in a judged run of any probe. Figures of a failed or unknown run are not used.
 
-        `devices` are bytes per EFA device by node name, as witnesses counted them in the run's window.
+        `devices` are bytes per EFA device by node name, as witnesses counted them in the run's window. `health` is what localisation makes
+        of nodes after it, None: not told yet; without it each node answers for the run.
         """
         run = verdict.run
         probe = run.spec.probe
@@ -114,7 +116,7 @@ class Publisher:
             self._canary_finished(verdict)
         else:
             self._fleet(verdict)
-            self._node_results(verdict)
+            self._node_results(verdict, health or {})
             self._devices_used(verdict, devices or {})
             self._pair(verdict)
 
@@ -133,18 +135,21 @@ class Publisher:
                     if seconds is not None:
                         self._histogram(f.TRANSFER).observe((*where, statistic), seconds)
 
-    def _node_results(self, verdict: Verdict) -> None:
+    def _node_results(self, verdict: Verdict, health: Mapping[str, bool | None]) -> None:
         run = verdict.run
         transport = None if verdict.transport is None else verdict.transport.value
         shared = [figure for result in run.results for figure in figures(result.measurements)]
         measured = bool(shared) or any(result.findings for result in run.results)
         for node in sorted({result.node for result in run.results if not self._nodes.left(result.node)}):
             self._nodes.record(node, run.spec.probe, outcome=node_outcome(verdict, node), finished=run.finished, partner=run.spec.target,
-                               figures=shared, transport=transport, measured=measured)
+                               figures=shared, transport=transport, measured=measured, healthy=health.get(node, ...))
             if verdict.outcome.conclusive:
                 self._devices(node, run.results)
             if run.spec.transport == "efa" and transport in legal.FALLBACKS:
                 self._count(f.FALLBACK).add((node, run.spec.probe, transport))
+        for node, healthy in health.items():
+            if healthy is not None and node not in run.spec.nodes:
+                self._nodes.judged(node, run.spec.probe, healthy, run.finished)
 
     def _devices(self, node: str, results: Iterable[Result]) -> None:
         for result in results:

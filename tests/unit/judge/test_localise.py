@@ -307,7 +307,7 @@ def test_with_two_nodes_the_finding_is_the_pair_and_they_are_inseparable() -> No
     court.settle()
     assert list(court.found) == [("pair", ("n00", "n01"))]
     assert "cannot be told" in court.found["pair", ("n00", "n01")].says
-    assert court.localiser.view(PROBE, "n00").healthy is None
+    assert {court.localiser.view(PROBE, one).healthy for one in ("n00", "n01")} == {False}
     before = court.repairs
     for _ in range(5):
         court.round()
@@ -321,6 +321,7 @@ def test_with_two_nodes_evidence_of_one_side_tells_them_apart() -> None:
     court.run("n00", "n01")
     court.settle()
     assert court.found["pair", ("n00", "n01")].says.startswith("it is n01: it says engine_crashed of itself")
+    assert [court.localiser.view(PROBE, one).healthy for one in ("n00", "n01")] == [True, False]
 
 
 def test_a_pair_is_over_when_it_passes_twice() -> None:
@@ -457,6 +458,7 @@ def test_a_failing_lower_layer_explains_the_one_above_it() -> None:
     assert [(finding.probe, finding.kind) for finding in court.localiser.findings()] == [("node", "node")]
     partner = next(iter({one for pair, reason, _ in court.runs if reason is not Reason.OK for one in pair} - {"n03"}))
     assert court.localiser.view(PROBE, partner).healthy is True
+    assert (court.localiser.view(PROBE, "n03").state, court.localiser.view(PROBE, "n03").healthy) == ("explained", False)
     court.localiser.observe(Observation("p2", "node", ("n03",), court.now, court.now + 1, Outcome.OK, "ok"))
     court.round()
     assert ("node", ("n03",)) in court.found

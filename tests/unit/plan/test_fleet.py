@@ -17,6 +17,7 @@ from exporter.plan.journal import SHARD_SECONDS
 from exporter.plan.store import MemoryStore
 from exporter.runs import Run, RunSpec, missing_result
 from probes.reasons import Outcome, Reason, outcome_of
+from probes.result import Measurement
 
 NOW = 1_800_000_000.0
 BAD = "n5"
@@ -48,8 +49,10 @@ class Here:
 
     def finish(self, spec: RunSpec, reason: Reason | None = None) -> None:
         said = reason or (Reason.BELOW_FLOOR if BAD in spec.nodes else Reason.OK)
-        results = tuple(missing_result(spec, rank, said, "", self.now, self.now + 9) for rank in range(spec.world_size))
-        self.fleet.finished(judge(Run(spec, results, self.now, self.now + 9)))
+        rows = [Measurement(operation="write", memory="dram", kind="goodput", bytes=[1 << 20], bandwidth=[1e10])]
+        results = tuple(missing_result(spec, rank, said, "", self.now, self.now + 9).model_copy(update={"measurements": rows})
+                        for rank in range(spec.world_size))
+        self.concluded = self.fleet.finished(judge(Run(spec, results, self.now, self.now + 9)))
 
     def rounds(self, seconds: float) -> Iterator[RunSpec]:
         """Let time go by in steps of ten seconds; every run ends within one."""
@@ -70,6 +73,15 @@ def test_a_bad_node_is_named_through_planner_and_localisation_together() -> None
     list(here.rounds(600))
     assert [(finding.kind, finding.subjects) for finding in here.fleet.localiser.findings()] == [("node", ("i-05",))]
     assert sum(view.healthy is True for view in here.views().values()) == 7
+
+
+def test_the_health_of_nodes_is_localisations_word_and_not_the_runs() -> None:
+    here = Here(MemoryStore())
+    told: dict[str, bool | None] = {}
+    for _ in here.rounds(5 * 1800):
+        told |= here.concluded.health
+        assert here.concluded.health.get("n0") is not False, "a good node never answers for its partner"
+    assert told == {**{f"n{index}": True for index in range(8)}, BAD: False}
 
 
 @pytest.mark.parametrize("steps", range(6))
