@@ -6,7 +6,7 @@ import contextlib
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from probes.canary.answer import Answer, AnswerReader
 from probes.canary.clock import Clocks, Stopwatch
@@ -15,6 +15,7 @@ from probes.canary.events import printable
 from probes.canary.http1 import HttpExchange
 from probes.canary.params import CanaryParams
 from probes.canary.prompt import NONCE_BYTES, fit, make_prompt
+from probes.canary.redact import redact
 from probes.canary.request import completion_request
 from probes.canary.served import served_context
 from probes.canary.status import REASON_OF, Status, retry_after
@@ -70,7 +71,7 @@ def measure(params: CanaryParams, *, clocks: Clocks | None = None, entropy: Call
             request = completion_request(params, exchange, connection, secret, make_prompt(tokens, nonce))
             reader = AnswerReader(exchange)
             _converse(params, connection, request, reader, stopwatch)
-    return _summary(params, connection, reader, stopwatch, tokens, nonce)
+    return _redacted(_summary(params, connection, reader, stopwatch, tokens, nonce), secret)
 
 
 def _converse(params: CanaryParams, connection: Connection, request: bytes, reader: AnswerReader, stopwatch: Stopwatch) -> None:
@@ -191,6 +192,16 @@ def _summary(params: CanaryParams, connection: Connection, reader: AnswerReader,
     versions = {name: printable(value, 60) for name, value in (("tls", connection.tls_version), ("server", server)) if value}
     return CanaryRun(stream, REASON_OF[status], message, reader.answer, tokens, nonce, stopwatch.started_real,
                      [event.at.kernel for event in reader.tokens], versions)
+
+
+def _redacted(run: CanaryRun, secret: list[tuple[str, str]]) -> CanaryRun:
+    """`run` without the key in any text that came from the peer."""
+    if not secret:
+        return run
+    key = secret[0][1].removeprefix("Bearer ")
+    said = {name: redact(value, key) for name in ("finish_reason", "request_id") if (value := getattr(run.stream, name))}
+    return replace(run, stream=run.stream.model_copy(update=said), message=redact(run.message, key),
+                   versions={name: redact(value, key) for name, value in run.versions.items()})
 
 
 def _verdict(params: CanaryParams, reader: AnswerReader, counted: int | None, timing: Timing) -> tuple[Status, str]:

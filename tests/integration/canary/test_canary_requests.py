@@ -71,6 +71,22 @@ def test_the_key_comes_from_its_file_at_every_run(tmp_path: Path) -> None:
     assert sent(key_file=key, key_header="x-api-key")[1]["x-api-key"] == "second-key"
 
 
+@pytest.mark.parametrize("header", ["authorization", "x-api-key"])
+def test_a_key_that_the_endpoint_repeats_is_in_no_text_of_the_result(tmp_path: Path, header: str) -> None:
+    key = tmp_path / "key"
+    key.write_text("sk-of-this-test")
+    body = b'{"error":{"message":"Incorrect API key provided: Bearer sk-of-this-test","type":"auth"}}'
+    answer = (b"HTTP/1.1 401 Unauthorized\r\ncontent-type: application/json\r\nserver: sk-of-this-test\r\n"
+              b"x-request-id: 7-sk-of-this-test\r\ncontent-length: %d\r\n\r\n" % len(body)) + body
+    with OnePeer(lambda sock: sock.sendall(answer)) as peer:
+        run = measure(CanaryParams.model_validate({"url": peer.url, "model": "m", "check_length": False, **QUICK,
+                                                   "key_file": key, "key_header": header}))
+    assert b"sk-of-this-test" in peer.request
+    assert run.message == "HTTP 401: auth: Incorrect API key provided: Bearer (key)"
+    assert (run.stream.request_id, run.versions["server"]) == ("7-(key)", "(key)")
+    assert "sk-of-this-test" not in run.stream.model_dump_json()
+
+
 @pytest.mark.parametrize("content", [None, b"", b"two words", b"line\nbreak", b"\xff\xfe", "schlüssel".encode()])
 def test_a_key_file_that_cannot_be_used_is_told_without_its_content(tmp_path: Path, content: bytes | None) -> None:
     key = tmp_path / "key"
