@@ -15,7 +15,7 @@ FEWEST = 3
 MOST = 2 / 3
 """Share of the pairs that touch a group that must fail, and of the failures that must look the same."""
 ENOUGH = 8
-"""Pairs of a large group that must have been measured since it began to fail."""
+"""Pairs of a large group that must have been measured since it began to fail; fewer in a small one."""
 HARDLY = 0.05
 """A chance below which something is taken for no coincidence."""
 RECOVERY = 6
@@ -180,7 +180,9 @@ class Groups:
             else:
                 passed += 1
         total = len(failed) + passed
-        if len(failed) < FEWEST or len(failed) < MOST * total or total < min(ENOUGH, math.ceil(self.sizes[key] / 4)):
+        # All of the fleet is claimed only when most of its pairs were looked at; a part of it stands out against the rest.
+        enough = math.ceil(self.sizes[key] * 3 / 8) if key[0] == "fleet" else math.ceil(self.sizes[key] / 4)
+        if len(failed) < FEWEST or len(failed) < MOST * total or total < min(ENOUGH, enough):
             return None
         reason, same = Counter(one.reason for one in failed).most_common(1)[0]
         if reason is None or same < FEWEST or same < MOST * len(failed):
