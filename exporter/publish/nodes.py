@@ -136,6 +136,7 @@ class Nodes:
         self._nodes: dict[str, _Node] = {}
         self._dirty: set[str] = set()
         self._left: dict[str, None] = {}
+        self._shown: dict[str, frozenset[str]] = {}
 
     def seen(self, node: str, at: float, required: Iterable[str] = ()) -> None:
         """Note a node, first seen `at`. `required` are its probes in EFA mode: they have fallback counters."""
@@ -302,9 +303,14 @@ class Nodes:
         for node in sorted(self._dirty):
             known = self._nodes.get(node)
             rows = self._rows(node, known) if known else {}
+            before, now = self._shown.pop(node, frozenset()), frozenset(name for name, samples in rows.items() if samples)
+            if now:
+                self._shown[node] = now
             for family in FAMILIES:
-                samples = rows.get(family.name)
-                yield family, node, render.gauges(family, samples) if samples else None
+                if family.name in now:
+                    yield family, node, render.gauges(family, rows[family.name])
+                elif family.name in before:
+                    yield family, node, None
         self._dirty.clear()
 
     def _rows(self, node: str, known: _Node) -> dict[str, list[Row]]:

@@ -53,7 +53,7 @@ class TestNodes:
         made = Publisher("t")
         made.node_seen("a", 1.0)
         made.node_described("a", "i-1", None, None, None)
-        made.run_finished(with_devices(kv_verdict(finished=5.0), NICS, [1] * 8))
+        made.run_finished(with_devices(kv_verdict(finished=1000.0), NICS, [1] * 8))
         made.surveyed(Surveyed(10.0, {"a": ["age"]}, suspicion={"a": 0.5}))
         made.node_removed("a")
         made.surveyed(Surveyed(11.0, {"a": ["age"]}, suspicion={}))
@@ -149,9 +149,9 @@ class TestPairs:
 
     def test_bandwidth_at_the_largest_size_and_none_of_a_failed_run(self) -> None:
         made = Publisher("t")
-        made.run_finished(kv_verdict(measurements=[measurement(rates=(1e9, 2e9, 3e9))], finished=1.0))
+        made.run_finished(kv_verdict(measurements=[measurement(rates=(1e9, 2e9, 3e9))], finished=1000.0))
         assert list(series_of(made.commit(), "efapulse_pair_bandwidth_bytes_per_second", node="a", peer="b").values()) == [3e9]
-        made.run_finished(kv_verdict(measurements=[measurement()], reason=Reason.TCP_FALLBACK, finished=2.0))
+        made.run_finished(kv_verdict(measurements=[measurement()], reason=Reason.TCP_FALLBACK, finished=2000.0))
         assert series_of(made.commit(), "efapulse_pair_bandwidth_bytes_per_second") == {}
         assert self.healthy(made) == {("a", "b"): 0.0}
 
@@ -165,7 +165,7 @@ class TestPairs:
         made = Publisher("t", max_series=1_000_000)
         made.surveyed(Surveyed(0.0, suspicion={"n0": 0.9}))
         for i in range(LIMIT + 100):
-            made.run_finished(kv_verdict((f"n{2 * i}", f"n{2 * i + 1}"), measurements=[], finished=float(i + 1)))
+            made.run_finished(kv_verdict((f"n{2 * i}", f"n{2 * i + 1}"), measurements=[], finished=1000.0 + i))
         shown = self.healthy(made)
         assert len(shown) == LIMIT
         assert ("n0", "n1") in shown
