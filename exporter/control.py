@@ -275,7 +275,9 @@ class Control:
             return
         jobs = {run_id: job for run_id, job in self._dispatcher.running.items() if job.probe != CANARY}
         busy = {self._fleet_nodes[name]: run_id for run_id, job in jobs.items() for name in job.nodes if name in self._fleet_nodes}
-        running = len(jobs) + len(self._fleet.planner.flying)
+        # Runs of an earlier leader go on without this planner's doing: they hold places as well.
+        others = sum(run_id not in self._dispatcher.running for run_id in self._launcher.running())
+        running = len(jobs) + max(len(self._fleet.planner.flying), others)
         conditions = self._conditions()
         self._publisher.paused(conditions.paused is not None)
         world = self._fleet.world(busy=busy, running=running, paused=conditions.held, background=conditions.background)

@@ -59,3 +59,4 @@ def test_the_configured_nodes_are_an_inventory() -> None:
     config = Config.model_validate({"inventory": {"mode": "static", "nodes": nodes}})
     inventory = from_config(config.inventory, 5.0)
     assert [(one.instance_id, one.instance_type, one.efa) for one in inventory] == [("a", "p5.48xlarge", None), ("b", None, None)]
+    assert [(one.efa_expected, one.line_rate) for one in inventory] == [(32, 400e9), (None, None)]
