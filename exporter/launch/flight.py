@@ -66,7 +66,7 @@ def job_view(job: Json) -> JobView:
     return JobView(uid=str(meta.get("uid")), name=str(meta.get("name")), created=when(meta.get("creationTimestamp")) or 0.0,
                    launched_by=str(labels.get(names.LAUNCHED_BY) or ""), spec=spec, problem=problem,
                    failed=f"{bad.get('reason', '')}: {bad.get('message', '')}" if bad else "",
-                   done="Complete" in ends or "Failed" in ends, deleting=bool(meta.get("deletionTimestamp")))
+                   done=not ends.keys().isdisjoint({"Complete", "Succeeded", "Failed"}), deleting=bool(meta.get("deletionTimestamp")))
 
 
 @dataclass

@@ -46,10 +46,11 @@ class KubernetesLauncher:
     """
 
     def __init__(self, api: Api, config: Kubernetes, on_finished: OnFinished, *, claims: ClaimOf, tolerations: Sequence[Toleration] = (),
-                 launched_by: str = SERVICE, on_progress: Progress | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+                 launched_by: str = SERVICE, on_progress: Progress | None = None, clock: Callable[[], float] = time.monotonic,
+                 requests: type[JobRequests] = JobRequests) -> None:
         self._api, self._config, self._on_finished = api, config, on_finished
         self._launched_by, self._clock = launched_by, clock
-        self._requests = JobRequests(api, config, claims, tolerations, launched_by)
+        self._requests = requests(api, config, claims, tolerations, launched_by)
         self._inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._book = Book(on_progress)
         self._known: Callable[[str], bool] | None = None
@@ -60,7 +61,7 @@ class KubernetesLauncher:
         self._jobs: Watch[JobView] = Watch(api, self._requests.path, job_view, query={"labelSelector": mine},
                                            on_change=lambda changes: self._inbox.put(Event("jobs", changes)))
         self._pods: Watch[PodView] = Watch(api, f"/api/v1/namespaces/{config.probe_namespace}/pods", view,
-                                           query={"labelSelector": f"{mine},{names.FENCE}={names.FENCE_VALUE}"},
+                                           query={"labelSelector": f"{mine},{requests.PODS}"},
                                            on_change=lambda changes: self._inbox.put(Event("pods", changes)))
         self._handlers = {"start": lambda _: None, "cancel": self._on_cancel, "release": self._on_release, "adopt": self._on_adopt,
                           "stand_down": self._on_stand_down, "jobs": self._on_jobs, "pods": self._on_pods, "created": self._on_created,
@@ -205,7 +206,7 @@ class KubernetesLauncher:
         if other is not None:
             self._finish_unstarted(spec, Ending(Reason.CANCELLED, f"already launched as {other.spec.run_id}"))
             return
-        self._send_create(self._book.add(Flight(spec, name, time.time(), now)))
+        self._send_create(self._book.add(self._requests.FLIGHT(spec, name, time.time(), now)))
 
     def _finish_unstarted(self, spec: RunSpec, end: Ending) -> None:
         now = time.time()
@@ -230,7 +231,7 @@ class KubernetesLauncher:
 
     def _take_over(self, found: JobView, spec: RunSpec) -> Flight:
         age = max(0.0, self._api.now() - found.created) if found.created else 0.0
-        flight = Flight(spec, found.name, time.time() - age, self._clock() - age, stage=Stage.FLYING, job_uid=found.uid)
+        flight = self._requests.FLIGHT(spec, found.name, time.time() - age, self._clock() - age, stage=Stage.FLYING, job_uid=found.uid)
         for pod in self._pods.items().values():
             if pod.job == found.name:
                 flight.see(pod, self._clock())

@@ -22,6 +22,8 @@ IMAGE = "image"
 """Label of a `RunSpec`: `serving` runs it in the serving image."""
 INDEX = "batch.kubernetes.io/job-completion-index"
 JOB = "batch.kubernetes.io/job-name"
+MPI_JOB, MPI_ROLE, MPI_INDEX = (f"training.kubeflow.org/{name}" for name in ("job-name", "job-role", "replica-index"))
+"""The MPI operator's labels of its pods."""
 NAME_LIMIT = 52
 LABEL_LIMIT = 63
 

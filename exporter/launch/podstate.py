@@ -74,6 +74,8 @@ class PodView:
     deleting: bool = False
     gone: bool = False
     """It no longer exists."""
+    role: str = ""
+    """`launcher` or `worker` in an MPIJob."""
     containers: tuple[Container, ...] = field(default=())
 
     def container(self, name: str) -> Container:
@@ -119,16 +121,17 @@ def view(pod: Json, *, gone: bool = False) -> PodView:
     labels, conditions = _dict(meta.get("labels")), {str(one.get("type")): one for one in _dicts(status.get("conditions"))}
     scheduled, target = conditions.get("PodScheduled", {}), conditions.get("DisruptionTarget", {})
     created = when(meta.get("creationTimestamp")) or 0.0
-    rank = str(labels.get(names.INDEX) or _dict(meta.get("annotations")).get(names.INDEX) or "")
+    rank = str(labels.get(names.INDEX) or _dict(meta.get("annotations")).get(names.INDEX) or labels.get(names.MPI_INDEX) or "")
     return PodView(
-        uid=str(meta.get("uid")), name=str(meta.get("name")), job=str(labels.get(names.JOB) or labels.get("job-name") or ""),
+        uid=str(meta.get("uid")), name=str(meta.get("name")),
+        job=str(labels.get(names.MPI_JOB) or labels.get(names.JOB) or labels.get("job-name") or ""),
         rank=int(rank) if rank.isdecimal() else None, node=spec.get("nodeName") or None, phase=str(status.get("phase") or "Pending"),
         created=created, bound=when(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None,
         reason=str(status.get("reason") or ""), message=str(status.get("message") or ""),
         unscheduled=f"{scheduled.get('reason', '')}: {scheduled.get('message', '')}" if scheduled.get("status") == "False" else "",
         disruption=str(target.get("reason") or "") if target.get("status") == "True" else "",
         disruption_message=str(target.get("message") or "") if target.get("status") == "True" else "",
-        deleting=bool(meta.get("deletionTimestamp")), gone=gone,
+        deleting=bool(meta.get("deletionTimestamp")), gone=gone, role=str(labels.get(names.MPI_ROLE) or ""),
         containers=tuple(_container(one) for part in ("initContainerStatuses", "containerStatuses") for one in _dicts(status.get(part))))
 
 

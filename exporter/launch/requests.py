@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from exporter.config.kubernetes import Kubernetes
 from exporter.config.planning import Toleration
 from exporter.kube.api import Api, ApiError
 from exporter.launch import names
 from exporter.launch.anchor import Anchor
-from exporter.launch.flight import JobView, job_view
+from exporter.launch.flight import Flight, JobView, job_view
 from exporter.launch.manifest import Claim, claim_template, job
 from exporter.launch.podstate import PodView, view
 from exporter.runs import RunSpec
@@ -37,17 +37,23 @@ class Checked:
 class JobRequests:
     """Creates, deletes and explains Jobs in the probe namespace. Safe to use from several threads."""
 
+    RESOURCE: ClassVar[tuple[str, str]] = ("batch/v1", "jobs")
+    PODS: ClassVar[str] = f"{names.FENCE}={names.FENCE_VALUE},!{names.MPI_JOB}"
+    """Which pods of the installation belong to such Jobs."""
+    NAME_LABEL: ClassVar[str] = names.JOB
+    FLIGHT: ClassVar[type[Flight]] = Flight
+
     def __init__(self, api: Api, config: Kubernetes, claims: ClaimOf, tolerations: Sequence[Toleration], launched_by: str) -> None:
         self._api, self._config, self._claims = api, config, claims
         self._tolerations, self._launched_by = tuple(tolerations), launched_by
         self._space = config.probe_namespace
-        self.path = f"/apis/batch/v1/namespaces/{self._space}/jobs"
+        self.path = f"/apis/{self.RESOURCE[0]}/namespaces/{self._space}/{self.RESOURCE[1]}"
         self.anchor = Anchor(api, config)
 
     def create(self, spec: RunSpec) -> JobView:
         """The Job of a run, made now or before. Raises ApiError, and ManifestError for a run that cannot be written as one."""
         claim = self._claims(spec)
-        body = job(spec, self._config, claim, self.anchor.owner(), launched_by=self._launched_by, tolerations=self._tolerations)
+        body = self._manifest(spec, claim)
         try:
             made = self._api.create(self.path, body)
         except ApiError as error:
@@ -68,12 +74,15 @@ class JobRequests:
 
     def check(self, name: str, *, explain: bool) -> Checked:
         """The pods of a Job as they are now; with `explain` what the Job controller says of those it could not make. Raises ApiError."""
-        query: dict[str, str | int | bool] = {"labelSelector": f"{names.JOB}={name}", "limit": PODS}
+        query: dict[str, str | int | bool] = {"labelSelector": f"{self.NAME_LABEL}={name}", "limit": PODS}
         pods = [view(one) for one in self._api.get(f"/api/v1/namespaces/{self._space}/pods", query).get("items") or []]
         return Checked(pods, self._explain(name) if explain else "")
 
+    def _manifest(self, spec: RunSpec, claim: Claim) -> Json:
+        return job(spec, self._config, claim, self.anchor.owner(), launched_by=self._launched_by, tolerations=self._tolerations)
+
     def _explain(self, name: str) -> str:
-        selector = f"involvedObject.kind=Job,involvedObject.name={name},type=Warning"
+        selector = f"involvedObject.name={name},type=Warning"
         events = self._api.get(f"/api/v1/namespaces/{self._space}/events", {"fieldSelector": selector, "limit": EVENTS})
         said = [one for one in events.get("items") or [] if one.get("reason") == "FailedCreate"]
         said.sort(key=lambda one: str(one.get("lastTimestamp") or one.get("eventTime") or ""))

@@ -20,7 +20,7 @@ PER_NODE_DEVICES = 32
 
 
 def node(number: int, version: int = 1) -> Json:
-    name = f"ip-10-{number // 65536}-{number // 256 % 256}-{number % 256}.us-west-2.compute.internal"
+    name = _name(number)
     room = {"cpu": "192", "memory": "2097152Ki", "pods": "110", "vpc.amazonaws.com/efa": str(PER_NODE_DEVICES), "nvidia.com/gpu": "8",
             "hugepages-2Mi": "10Gi", "ephemeral-storage": "500Gi"}
     labels = {"kubernetes.io/hostname": name, "node.kubernetes.io/instance-type": "p5.48xlarge",
@@ -38,19 +38,23 @@ def node(number: int, version: int = 1) -> Json:
             "status": {"allocatable": room, "capacity": room, "conditions": conditions, "images": images}}
 
 
-def pod(number: int, nodes: int, version: int = 1) -> Json:
-    name = f"server-{number // 20}-{number % 20:05d}-x7k2p"
-    on_first = number < nodes  # one pod of each node holds half of its devices
-    limits = {"cpu": "2", "memory": "4Gi", **({"vpc.amazonaws.com/efa": "16", "nvidia.com/gpu": "8"} if on_first else {})}
+def pod(holds: bool) -> Json:
+    """The pattern of a pod; one pod of each node `holds` half of its devices."""
+    name = "@NAME@"
+    limits = {"cpu": "2", "memory": "4Gi", **({"vpc.amazonaws.com/efa": "16", "nvidia.com/gpu": "8"} if holds else {})}
     container = {"name": "main", "image": "registry.example/team/image-1:v1", "resources": {"limits": limits, "requests": limits},
                  "env": [{"name": f"VARIABLE_{index}", "value": f"some value {index}"} for index in range(40)],
                  "volumeMounts": [{"name": f"volume-{index}", "mountPath": f"/mnt/{index}"} for index in range(8)]}
-    return {"metadata": {"name": name, "namespace": f"team-{number % 50}", "uid": f"pod-{number}", "resourceVersion": str(version),
+    return {"metadata": {"name": name, "namespace": "team-@TEAM@", "uid": "pod-@UID@", "resourceVersion": "@VERSION@",
                          "labels": {"app": name, "pod-template-hash": "abcdef"}, "managedFields": _fields(2500),
                          "ownerReferences": [{"kind": "ReplicaSet", "name": name, "controller": True}]},
-            "spec": {"nodeName": node(number % nodes)["metadata"]["name"], "containers": [container],
+            "spec": {"nodeName": "@NODE@", "containers": [container],
                      "volumes": [{"name": f"volume-{index}", "configMap": {"name": f"config-{index}"}} for index in range(8)]},
             "status": {"phase": "Running", "podIP": "10.0.0.1", "containerStatuses": [{"name": "main", "ready": True, "restartCount": 0}]}}
+
+
+def _name(number: int) -> str:
+    return f"ip-10-{number // 65536}-{number // 256 % 256}-{number % 256}.us-west-2.compute.internal"
 
 
 def _fields(size: int) -> list[Json]:
@@ -65,9 +69,16 @@ class World:
         self.written: dict[str, Json] = {}
         self.version = 1000
         self.lock = threading.Lock()
+        self.patterns = {holds: json.dumps(pod(holds)) for holds in (True, False)}
 
-    def make(self, path: str, number: int, version: int = 1) -> Json:
-        return node(number, version) if path.endswith("nodes") else pod(number, self.counts["/api/v1/nodes"], version)
+    def make(self, path: str, number: int, version: int = 1) -> str:
+        """One object as JSON. Pods come from two patterns: making each anew would take longer than reading it."""
+        if path.endswith("nodes"):
+            return json.dumps(node(number, version))
+        nodes = self.counts["/api/v1/nodes"]
+        pattern = self.patterns[number < nodes]
+        return (pattern.replace("@NODE@", _name(number % nodes)).replace("@NAME@", f"server-{number // 20}-{number % 20:05d}-x7k2p")
+                .replace("@TEAM@", str(number % 50)).replace("@UID@", str(number)).replace("@VERSION@", str(version)))
 
     def next(self) -> int:
         with self.lock:
@@ -116,8 +127,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def _page(self, path: str, limit: int, start: int) -> None:
         end = min(start + limit, self.world.counts[path])
         more = {"continue": str(end)} if end < self.world.counts[path] else {}
-        items = [self.world.make(path, index) for index in range(start, end)]
-        self._answer(200, {"metadata": {"resourceVersion": "1000", **more}, "items": items})
+        items = ",".join(self.world.make(path, index) for index in range(start, end))
+        meta = json.dumps({"resourceVersion": "1000", **more})
+        self._send(200, f'{{"metadata":{meta},"items":[{items}]}}'.encode())
 
     def _watch(self, path: str, seconds: int) -> None:
         self.send_response(200)
@@ -127,11 +139,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         while time.monotonic() < until:
             if path in self.world.counts:
                 version = self.world.next()
-                event = {"type": "MODIFIED", "object": self.world.make(path, number % self.world.counts[path], version)}
+                made = self.world.make(path, number % self.world.counts[path], version)
+                line = f'{{"type":"MODIFIED","object":{made}}}\n'.encode()
                 number += 7
             else:
                 event = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": str(self.world.version)}}}
-            line = json.dumps(event).encode() + b"\n"
+                line = json.dumps(event).encode() + b"\n"
             try:
                 self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
             except OSError:
@@ -140,7 +153,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(b"0\r\n\r\n")
 
     def _answer(self, status: int, body: Json) -> None:
-        raw = json.dumps(body).encode()
+        self._send(status, json.dumps(body).encode())
+
+    def _send(self, status: int, raw: bytes) -> None:
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(raw)))
