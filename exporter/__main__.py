@@ -19,6 +19,8 @@ def main() -> None:
         sys.stderr.write(f"efa-pulse: {error.name} is not installed: only the probes are here. Install the service with "
                          "`pip install 'efa-pulse[exporter]'`; probes alone run with `python -m probes`\n")
         sys.exit(64)
+    except KeyboardInterrupt:  # the imports take a second or more
+        sys.exit(130)
     sys.exit(run(sys.argv[1:]))
 
 

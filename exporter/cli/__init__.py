@@ -9,6 +9,7 @@ from typer.exceptions import TyperException
 
 from exporter.cli import canary, check, demo, explain, parse, pause, plan, probe, service, simulate, status, validate
 from exporter.cli.exits import Exit, NotMeasuredError, UsageError
+from exporter.cli.interrupts import interruptible
 from exporter.config import ConfigError
 
 app = typer.Typer(
@@ -36,9 +37,12 @@ app.add_typer(parse.app, name="parse")
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command. Returns the exit status."""
+    """Run one command. Returns the exit status; 128 and its number where a signal ended it."""
     try:
-        code = app(args=arguments, prog_name="efa-pulse", standalone_mode=False)
+        with interruptible() as came:
+            code = app(args=arguments, prog_name="efa-pulse", standalone_mode=False)
+        if came:
+            return 128 + came[0]
     except TyperException as error:
         _show(error)
         return Exit.USAGE
