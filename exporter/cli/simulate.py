@@ -39,7 +39,7 @@ def simulate(
         raise UsageError(f"--instance-type {instance_type}: no such type with EFA in the table")
     loaded = configuration.load(config, references=False) if config is not None else None
     layout = layout_of(nodes, instance_type)
-    names = [node.name for node in make_inventory(layout, seed, START)]
+    names = sorted(node.name for node in make_inventory(layout, seed, START))
     try:
         faults = tuple(parse_fault(text, names) for text in fault or [])
     except ValueError as error:
