@@ -164,8 +164,8 @@ def test_a_published_snapshot_never_changes(board: StatusBoard) -> None:
 def test_memory_is_bounded_in_entries_runs_and_bytes() -> None:
     board = StatusBoard(pace=0.0, max_entries=100, detail_bytes=20_000)
     for number in range(500):
-        board.verdict(pair(f"run-{number}", (f"n{number}", f"m{number}"), at=float(number)))
-    publish(board, Looked(500.0))
+        board.verdict(pair(f"run-{number}", (f"n{number}", f"m{number}"), at=10.0 + number))
+    publish(board, Looked(510.0))
     kept = board.snapshot
     assert len(kept.entries) == 100
     assert ("n499", "nixl") in kept.entries
@@ -174,7 +174,7 @@ def test_memory_is_bounded_in_entries_runs_and_bytes() -> None:
     assert sum(map(len, kept.details.values())) <= 20_000
     assert (kept.entries_dropped, kept.runs) == (900, 500)
     assert kept.details_dropped == 500 - len(kept.details)
-    document = status(kept, 500.0)
+    document = status(kept, 510.0)
     assert document["left_out"]["details"] == kept.details_dropped
     assert len(kept.changes) <= CHANGES
 
