@@ -5,8 +5,11 @@ The rules, in the words of the design:
 - A pair that fails makes both nodes suspects, unless a finding explains it. A suspect is re-paired with a known-good node at once; the
   known-good partner of such a run does not become a suspect.
 - A run that passes clears both of its nodes. A partner that is cleared in the meantime counts as a good one for the failure it shared.
-- A node is named when its failures with two different good partners agree, and something else has passed since it began to fail. Its other
-  partners are exonerated. Two passed runs with different partners clear its name again.
+- A node is named when its failures with two different good partners agree (partners that are all on one other leaf count as one: it may be
+  the path), and something else has passed since it began to fail, something of its own leaf and node group included. Its other partners
+  are exonerated. Two passed runs with different partners clear its name again.
+- Most pairs of a leaf, node group or the fleet that fail in the same way at once are one finding (`exporter.judge.group`); bad paths between
+  the same two leaves are one bad link.
 - Two nodes that both pass elsewhere and fail together twice have a bad path between them.
 - With nobody else to compare with, the finding is the pair; evidence of one side says which, or they are inseparable.
 - `unknown` clears nobody and blames nobody; the question is asked again, with growing pauses.
@@ -145,7 +148,8 @@ class Suspects(CaseBook):
             standing = self.of(node)
             standing.note(failed=False)
             standing.good_at = seen.finished
-            standing.bad.pop(other_of(pair, node), None) if node in self.open else None
+            if node in self.open:
+                standing.bad.pop(other_of(pair, node), None)
             if node in self.named:
                 self._passed_though_named(node, other_of(pair, node), seen.finished)
         for node in pair:
