@@ -11,6 +11,7 @@ from exporter.cli import canary, check, demo, explain, parse, pause, plan, probe
 from exporter.cli.exits import Exit, NotMeasuredError, UsageError
 from exporter.cli.interrupts import interruptible
 from exporter.config import ConfigError
+from exporter.launch.local import WorkDirError
 
 app = typer.Typer(
     name="efa-pulse",
@@ -46,7 +47,7 @@ def run(arguments: list[str]) -> int:
     except TyperException as error:
         _show(error)
         return Exit.USAGE
-    except (UsageError, ConfigError) as error:
+    except (UsageError, ConfigError, WorkDirError) as error:
         sys.stderr.write(f"efa-pulse: {error}\n")
         return Exit.USAGE
     except NotMeasuredError as error:

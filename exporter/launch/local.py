@@ -50,19 +50,29 @@ class _Active:
     cancel: threading.Event = field(default_factory=threading.Event)
 
 
+class WorkDirError(Exception):
+    """There is no folder in which workers could run. The text says where and what to do."""
+
+
 class LocalLauncher:
     """Runs workers as local processes, on loopback or (`namespaces`) each in a network namespace of its own joined by veth."""
 
     def __init__(self, on_finished: OnFinished, *, namespaces: bool = False, work_dir: Path | None = None) -> None:
         self._on_finished = on_finished
         self._namespaces = namespaces
-        self._own_dir = work_dir is None
-        self._work_dir = work_dir or Path(tempfile.mkdtemp(prefix="efa-pulse-"))
-        self._secret_path = self._work_dir / "secret"
-        self._secret_path.touch(mode=0o600)
-        self._secret_path.write_text(secrets.token_hex(32))
-        self._active: dict[str, _Active] = {}
         self._lock = threading.Lock()
+        try:
+            if work_dir is not None:
+                work_dir.mkdir(parents=True, exist_ok=True)
+            # A folder of our own also in a given one: nobody else's files are read or removed, and two services may share it.
+            self._folder = Path(tempfile.mkdtemp(prefix="efa-pulse-", dir=work_dir))
+            self._secret_path = self._folder / "secret"
+            self._keep_secret()
+        except OSError as error:
+            where = f" in {work_dir}" if work_dir is not None else ""
+            raise WorkDirError(f"no folder for running workers can be made{where}: {error.strerror or error}: name one that can be written "
+                               "in launch.local.work_dir, or set TMPDIR") from None
+        self._active: dict[str, _Active] = {}
         self._closed = False
 
     def start(self, spec: RunSpec) -> None:
@@ -98,8 +108,15 @@ class LocalLauncher:
             one.cancel.set()
         for one in active:
             one.thread.join(CANCEL_SECONDS + 3.0)
-        if self._own_dir:
-            shutil.rmtree(self._work_dir, ignore_errors=True)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _keep_secret(self) -> None:
+        """Write the secret of the runs unless it is there; a cleaner of old files may have taken it."""
+        with self._lock:
+            if not self._secret_path.exists() or not self._secret_path.stat().st_size:
+                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                with open(self._secret_path, "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+                    file.write(secrets.token_hex(32))
 
     def _run(self, spec: RunSpec) -> None:
         started = time.time()
@@ -112,10 +129,11 @@ class LocalLauncher:
         self._on_finished(run)
 
     def _finish(self, spec: RunSpec, started: float) -> Run:
-        directory = self._work_dir / spec.run_id
-        directory.mkdir(parents=True)
+        directory = self._folder / spec.run_id
         workers: list[_Worker] = []
         try:
+            self._keep_secret()
+            directory.mkdir()
             with contextlib.ExitStack() as stack:
                 net = stack.enter_context(Namespaces(spec.world_size)) if self._namespaces and spec.world_size > 1 else None
                 endpoint = net.endpoint if net else f"127.0.0.1:{_free_port()}"

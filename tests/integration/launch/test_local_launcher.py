@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.launch.local import LocalLauncher
+from exporter.launch.local import LocalLauncher, WorkDirError
 from exporter.runs import Run, RunSpec, new_run_id
 from probes.processes import descendants
 from probes.reasons import Outcome, Reason, worst
@@ -157,6 +157,33 @@ def test_a_full_disk_for_the_result_file_loses_nothing() -> None:
     assert done.returncode == 0
     assert '"reason":"ok"' in done.stdout.splitlines()[-1]
     assert "No space left on device" in done.stderr
+
+
+def test_a_folder_that_is_named_is_made_and_left_empty(tmp_path: Path) -> None:
+    folder = tmp_path / "not" / "yet"
+    first, second = Launched(work_dir=folder), Launched(work_dir=folder)
+    try:
+        assert [one.run().results[0].reason for one in (first, second)] == [Reason.OK, Reason.OK]
+        assert {path.stat().st_mode & 0o777 for path in folder.glob("*/secret")} == {0o600}
+    finally:
+        first.launcher.close(0)
+        second.launcher.close(0)
+    assert not list(folder.iterdir())
+
+
+def test_runs_go_on_after_a_cleaner_took_the_folder(tmp_path: Path) -> None:
+    one = Launched(work_dir=tmp_path)
+    try:
+        shutil.rmtree(next(tmp_path.iterdir()))
+        assert {result.reason for result in one.run().results} == {Reason.OK}
+    finally:
+        one.launcher.close(0)
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(WorkDirError, match=r"file/x: Not a directory: .*launch\.local\.work_dir"):
+        Launched(work_dir=tmp_path / "file" / "x")
 
 
 def test_a_wrong_environment_is_a_usage_error_that_is_seen_from_outside(tmp_path: Path) -> None:
