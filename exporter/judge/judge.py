@@ -10,7 +10,9 @@ from exporter.judge.transport import Transport, TransportVerdict, judge_transpor
 from exporter.judge.verdict import Proof, Verdict
 from exporter.runs import Run
 from probes.efa.window import NoAnswer, WitnessAnswer
+from probes.observe import STACKS
 from probes.reasons import Outcome, Reason, outcome_of, worst
+from probes.result import Result
 
 FALL_BACKS: dict[Transport, Reason] = {
     Transport.EFA_RDMA: Reason.OK,
@@ -31,14 +33,19 @@ def judge(run: Run, *, floors: Iterable[Floor] = (), instance_types: Mapping[str
     """Judge a run. `answers` are the witnesses' counters by node, `rdma_hardware` what the instance table says of its devices.
 
     A run whose workers failed or could not measure keeps their reason: its figures and its transport explain it and do not change it.
+    What workers call ok is not taken at their word: without a figure it is `no_rows`, with a wrong byte `wrong_content`, and where EFA is
+    required, without a transport that is proven, never ok.
     """
     reason = worst([result.reason for result in run.results])
     message = next((result.message for result in run.results if result.reason is reason), "")
     found: list[tuple[Reason, str]] = [(reason, message)]
     proofs: list[Proof] = []
-    transport = _transport(run, answers, rdma_hardware)
     required = run.spec.transport == "efa"
     measured = outcome_of(reason) in {Outcome.OK, Outcome.DEGRADED}
+    transport = _transport(run, answers, rdma_hardware, owed=required and measured)
+    answer = _answer(run, reason)
+    if measured:
+        found += _contradictions(run, answer)
     if transport is not None:
         said = _required(transport) if required else Reason.OK
         proofs.append(Proof("transport", _holds(said, transport, required=required), f"{transport.transport.value}: {transport.why}"))
@@ -51,16 +58,20 @@ def judge(run: Run, *, floors: Iterable[Floor] = (), instance_types: Mapping[str
         proofs.append(Proof("speed", speed.holds if measured else None, speed.says))
         if measured and speed.reason is not Reason.OK:
             found.append((speed.reason, speed.says))
-    proofs += _answer(run, reason)
+    proofs += answer
     final, why = min(found, key=lambda one: _ORDER.index(outcome_of(one[0]))) if measured else found[0]
     statements = transport.statements if transport else ()
     return Verdict(run, final, why, transport.transport if transport else None, tuple(proofs), statements, comparisons)
 
 
-def _transport(run: Run, answers: Mapping[str, WitnessAnswer | NoAnswer | None] | None,
-               rdma_hardware: bool | None) -> TransportVerdict | None:
-    """None where the ranks say nothing of a transport: preflight, canary, and workers that died before they could."""
-    if not any(result.evidence is not None and result.evidence.payload_bytes is not None for result in run.results):
+def _transport(run: Run, answers: Mapping[str, WitnessAnswer | NoAnswer | None] | None, rdma_hardware: bool | None, *,
+               owed: bool) -> TransportVerdict | None:
+    """None where the ranks say nothing of a transport: preflight, canary, and workers that died before they could.
+
+    `owed`: where the probe is one that moves data, silence is no transport that is proven.
+    """
+    told = any(result.evidence is not None and result.evidence.payload_bytes is not None for result in run.results)
+    if not told and not (owed and run.spec.probe in STACKS):
         return None
     return judge_transport(run.results, answers, rdma_hardware=rdma_hardware)
 
@@ -75,6 +86,20 @@ def _holds(said: Reason, transport: TransportVerdict, *, required: bool) -> bool
     if transport.transport is Transport.INDETERMINATE:
         return None
     return said is Reason.OK if required else True
+
+
+def _contradictions(run: Run, answer: list[Proof]) -> list[tuple[Reason, str]]:
+    """What the figures of a run say against workers that call it measured."""
+    found: list[tuple[Reason, str]] = []
+    if any(count for result in run.results for row in result.measurements for count in row.wrong or ()):
+        found.append((Reason.WRONG_CONTENT, answer[0].says))
+    if run.spec.probe in STACKS and not any(_has_figure(result) for result in run.results):
+        found.append((Reason.NO_ROWS, "the workers ended well and left no figure"))
+    return found
+
+
+def _has_figure(result: Result) -> bool:
+    return any(figure for row in result.measurements for column in (row.bandwidth, *row.latency.values()) for figure in column)
 
 
 def _answer(run: Run, reason: Reason) -> list[Proof]:

@@ -66,7 +66,10 @@ def judge_transport(results: Sequence[Result], answers: Mapping[str, WitnessAnsw
         transport, why = _on_one_node(tcp, counters, markers, whole=whole)
     else:
         transport, why = _between_nodes(tcp, counters, markers, whole=whole)
-    if transport in (Transport.EFA_RDMA, Transport.EFA_NO_RDMA) and shortages:
+    proven = transport in (Transport.EFA_RDMA, Transport.EFA_NO_RDMA)
+    if proven and (doubt := witnesses.mismatch(loads)) is not None:
+        return TransportVerdict(Transport.INDETERMINATE, doubt, statements)
+    if proven and shortages:
         return TransportVerdict(Transport.EFA_PARTIAL, f"EFA, but {shortages[0].where}: {shortages[0].text}", statements)
     expected = transport is Transport.EFA_NO_RDMA and rdma_hardware is False
     if expected:

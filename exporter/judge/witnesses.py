@@ -67,6 +67,17 @@ def loads(results: Sequence[Result]) -> list[Load]:
             for node, told in sorted(nodes.items())]
 
 
+def mismatch(nodes: Sequence[Load]) -> str | None:
+    """Why the payloads that the nodes of a run tell do not fit together, or None. A node that tells none has not been witnessed."""
+    idle = next((load.node for load in nodes if max(load.sent, load.received) < MIN_PAYLOAD), None)
+    if idle is not None:
+        return f"the ranks on {idle} tell no payload of their own"
+    sent, received = sum(load.sent for load in nodes), sum(load.received for load in nodes)
+    if min(sent, received) < RISE * max(sent, received):
+        return f"the ranks tell that {size(sent)} were sent and {size(received)} received"
+    return None
+
+
 def tcp_statements(results: Sequence[Result]) -> tuple[TcpSays, list[Statement]]:
     """Witness 2: the ranks' own TCP bytes against their payload. One rank whose payload was TCP speaks for the run."""
     statements: list[Statement] = []
@@ -105,6 +116,8 @@ def counter_statements(nodes: Iterable[Load], answers: Answers) -> tuple[Counter
 def _node_statement(load: Load, answer: WitnessAnswer | NoAnswer | None) -> Statement:
     if isinstance(answer, NoAnswer) or answer is None:
         return Statement("counters", load.node, "unknown", "no witness" if answer is None else answer.reason)
+    if answer.node != load.node:
+        return Statement("counters", load.node, "unknown", f"the witness that answered is of node {answer.node}")
     if not load.complete:
         return Statement("counters", load.node, "unknown", "the payload of a rank there is not known")
     window = answer.window

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,10 +70,11 @@ def test_a_real_transfer_is_tcp_by_all_three_witnesses(engine: str, marker: str,
     assert isinstance(answer, WitnessAnswer), answer
     # The ranks share a machine here: with names of two nodes the same evidence is that of a fallback between nodes.
     apart = [result.model_copy(update={"node": f"node-{result.rank}"}) for result in results]
-    judged = judge_transport(apart, {"node-0": answer, "node-1": answer})
+    answers = {node: replace(answer, node=node) for node in ("node-0", "node-1")}
+    judged = judge_transport(apart, answers)
     assert judged.transport is Transport.TCP
     assert {each.says for each in judged.statements if each.witness == "counters"} == {"flat"}
     unsampled = [result.model_copy(update={"evidence": result.evidence.model_copy(update={"tcp_bytes": None, "markers": []})})
                  for result in apart if result.evidence]
-    assert judge_transport(unsampled, {"node-0": answer, "node-1": answer}).transport is Transport.TCP, "flat counters alone are conclusive"
+    assert judge_transport(unsampled, answers).transport is Transport.TCP, "flat counters alone are conclusive"
     assert judge_transport(unsampled, {}).transport is Transport.INDETERMINATE

@@ -79,6 +79,26 @@ def test_fast_with_wrong_bytes_is_a_failure() -> None:
     assert proof(verdict, "answer") is False
 
 
+def test_wrong_bytes_are_a_failure_also_when_the_worker_calls_them_ok() -> None:
+    verdict = judged(rank(0), rank(1, wrong=12))
+    assert (verdict.reason, verdict.message) == (Reason.WRONG_CONTENT, "12 wrong in 2 checks")
+
+
+@pytest.mark.parametrize("figures", [[], [None], [0.0]])
+def test_a_run_without_a_figure_is_never_ok(figures: list[float | None]) -> None:
+    row = Measurement(operation="write", memory="dram", kind="goodput", bytes=[1 << 20] * len(figures), bandwidth=figures)
+    verdict = judged(*(rank(number).model_copy(update={"measurements": [row]}) for number in (0, 1)))
+    assert (verdict.reason, verdict.outcome) == (Reason.NO_ROWS, Outcome.FAILED)
+
+
+@pytest.mark.parametrize("evidence", [None, Evidence(stack="nixl")])
+def test_workers_that_keep_silent_about_their_payload_prove_no_transport(evidence: Evidence | None) -> None:
+    silent = [rank(number).model_copy(update={"evidence": evidence}) for number in (0, 1)]
+    verdict = judged(*silent, mode="efa")
+    assert (verdict.reason, verdict.transport) == (Reason.TRANSPORT_INDETERMINATE, Transport.INDETERMINATE)
+    assert judged(*silent).outcome is Outcome.OK, "where any transport will do it is not owed"
+
+
 def test_a_worker_that_could_not_measure_stays_unknown_whatever_its_figures() -> None:
     verdict = judged(rank(0, reason="peer_lost", message="rank 1 was lost"), rank(1, reason="died_in_measure"), mode="efa", floors=(SLOW,))
     assert verdict.reason is Reason.DIED_IN_MEASURE

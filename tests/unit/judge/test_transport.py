@@ -356,3 +356,20 @@ def test_nothing_is_proven_without_witnesses_on_every_node_and_sockets_of_every_
 def test_the_order_of_ranks_does_not_matter(run: tuple[list[Result], dict[str, WitnessAnswer | NoAnswer | None]]) -> None:
     results, answers = run
     assert judged(results, answers).transport is judged(results[::-1], answers).transport
+
+
+def test_a_witness_of_another_node_proves_nothing() -> None:
+    answers = {"a": PUSH["a"], "b": replace(PUSH["b"], node="c")}
+    verdict = judge_transport(push(), answers)
+    assert verdict.transport is Transport.INDETERMINATE
+    assert any("of node c" in each.text for each in verdict.statements)
+
+
+@pytest.mark.parametrize(("received", "says"), [
+    (0, "the ranks on b tell no payload"), (P // 4, "536.9 MB were sent and 134.2 MB received"),
+])
+def test_ranks_whose_payloads_do_not_fit_together_prove_nothing(received: int, says: str) -> None:
+    results = [rank(0, "a", (P, 0), (900, 900), EFA), rank(1, "b", (0, received), (900, 900), EFA)]
+    verdict = judge_transport(results, {"a": PUSH["a"], "b": answer("b", received, into="rdma_write_recv_bytes")})
+    assert verdict.transport is Transport.INDETERMINATE
+    assert says in verdict.why
