@@ -38,6 +38,10 @@ SAMPLE_SECONDS = 0.25
 EXIT_SECONDS = 3.0
 STACK_DUMP_SECONDS = 0.3
 LOG_LIMIT = 64 << 20
+LINE_LIMIT = 8 << 20
+"""Bytes of one line that the child may say: far more than any report, and little memory."""
+REPORT_KEYS = frozenset({"reason", "message", "role", "measurements", "stream", "findings", "evidence", "versions", "shape"})
+"""What the child tells. Who it is and when it ran, its supervisor knows better."""
 TAIL_BYTES = 4096
 EXIT_USAGE = 64
 
@@ -135,34 +139,59 @@ class Supervisor:
             if now >= next_sample and self._observer and self._phase is Phase.MEASURE:
                 self._observer.sample()
                 next_sample = time.monotonic() + SAMPLE_SECONDS
+            # Asked before the channel is looked at, so that its last words are heard. Its end alone must count too: a process that the
+            # engine left behind may hold the channel open.
+            ended = child.poll() is not None
             ready, _, _ = select.select([channel], [], [], min(SAMPLE_SECONDS, ends_at - now))
             if not ready:
+                if ended:
+                    return self._died(child)
                 continue
-            try:
-                piece = channel.recv(1 << 16)
-            except ConnectionResetError:  # killed before it had read our last answer
-                piece = b""
-            if not piece:
-                return (None, "") if self._report is not None else self._died(child)
-            buffer += piece
-            while (end := buffer.find(b"\n")) >= 0:
-                line, buffer = bytes(buffer[:end]), buffer[end + 1 :]
-                self._hear(line)
-                with contextlib.suppress(OSError):
-                    channel.sendall(b"\n")
+            end = self._take(child, channel, buffer)
+            if end is not None:
+                return end
 
-    def _hear(self, line: bytes) -> None:
+    def _take(self, child: subprocess.Popen[bytes], channel: socket.socket, buffer: bytearray) -> tuple[Reason | None, str] | None:
+        """Read what the child says and answer it. Returns how that ends the run, or None while it goes on."""
+        try:
+            piece = channel.recv(1 << 16)
+        except ConnectionResetError:  # killed before it had read our last answer
+            piece = b""
+        if not piece:
+            return self._died(child)
+        buffer += piece
+        while (end := buffer.find(b"\n")) >= 0:
+            line = bytes(buffer[:end])
+            del buffer[: end + 1]
+            if not self._hear(line):
+                return Reason.INTERNAL_ERROR, f"the child said what is no message, in phase {self._phase.value}: {line[:60]!r}"
+            with contextlib.suppress(OSError):  # it reads each answer; one that does not must not hold us
+                channel.send(b"\n", socket.MSG_DONTWAIT)
+            if self._report is not None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(EXIT_SECONDS)
+                return None, ""
+        if len(buffer) > LINE_LIMIT:
+            return Reason.INTERNAL_ERROR, f"the child said more than {LINE_LIMIT >> 20} MiB without an end of line"
+        return None
+
+    def _hear(self, line: bytes) -> bool:
+        """Take in one message. False for what is none: from there on answers and phases would not belong together."""
         try:
             message = json.loads(line)
-        except ValueError:
-            return
-        if "phase" in message:
-            self._enter(Phase(message["phase"]))
-        elif "note" in message:
-            self._note = str(message["note"])
-        elif "report" in message:
-            self._enter(Phase.FINISH)
-            self._report = message["report"]
+            kind, value = next(iter(message.items()))
+            if kind == "phase":
+                self._enter(Phase(value))
+            elif kind == "note":
+                self._note = str(value)
+            elif kind == "report":
+                self._enter(Phase.FINISH)
+                self._report = {key: told for key, told in value.items() if key in REPORT_KEYS and told is not None}
+            else:
+                return False
+        except (ValueError, TypeError, AttributeError, StopIteration, RecursionError):
+            return False
+        return True
 
     def _enter(self, phase: Phase) -> None:
         if phase is self._phase:
@@ -218,14 +247,18 @@ class Supervisor:
             self._observer.end()
             self._window.append(time.time())
         self._phases[phase] = self._phases.get(phase, 0.0) + time.monotonic() - self._phase_since
-        report = self._report or {}
-        if reason is None:
-            reason, message = Reason(report.pop("reason", Reason.INTERNAL_ERROR)), str(report.pop("message", ""))
-        elif reason in {Reason.ENGINE_CRASHED, Reason.KILLED, Reason.ENGINE_ERROR}:
+        if reason in {Reason.ENGINE_CRASHED, Reason.KILLED, Reason.ENGINE_ERROR}:
             message += _last_words(log_path)
-        report.pop("reason", None)
-        report.pop("message", None)
-        more: dict[str, Any] = {key: value for key, value in report.items() if value is not None}
+        try:
+            more = self._told(log_path)
+            said, says = Reason(more.pop("reason", Reason.INTERNAL_ERROR)), str(more.pop("message", ""))
+            return self._document(said if reason is None else reason, says if reason is None else message, **more)
+        except (ValidationError, ValueError, TypeError, AttributeError, KeyError) as error:
+            return self._document(Reason.INTERNAL_ERROR, f"the probe's report is not valid: {error}"[:600])
+
+    def _told(self, log_path: Path) -> dict[str, Any]:
+        """The child's report joined with what was seen of it from outside. Raises what a report of a wrong shape leads to."""
+        more = dict(self._report or {})
         more["versions"] = {"efa-pulse": probes.__version__, "python": platform.python_version(), **more.get("versions", {})}
         more["phases"] = {key.value: round(value, 6) for key, value in self._phases.items()}
         if len(self._window) == 2:
@@ -233,10 +266,7 @@ class Supervisor:
         if self._observer:
             more["evidence"] = self._observer.evidence(self._env.probe, more.get("evidence"), log_path)
             more["throttling"] = self._observer.throttling()
-        try:
-            return self._document(reason, message, **more)
-        except (ValidationError, ValueError) as error:
-            return self._document(Reason.INTERNAL_ERROR, f"the probe's report is not valid: {error}"[:600])
+        return more
 
 
 def encode_or_reduce(result: Result) -> bytes:
@@ -254,7 +284,8 @@ def write_mark(path: Path, result: Result) -> str | None:
     """Overwrite `path` in place with the result and a newline. Returns None, or why it could not be written."""
     data = encode_or_reduce(result) + b"\n"
     try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        # Not blocking: a pipe that nobody reads must not hold the worker.
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
         try:
             written = os.pwrite(handle, data, 0)
             if written != len(data):

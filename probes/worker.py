@@ -157,7 +157,9 @@ def main() -> None:
     """Entry of the child process. Ends by `_exit`, so that an unclean teardown of native code cannot spoil a result already told."""
     faulthandler.register(signal.SIGUSR1, all_threads=True, chain=False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    channel = Channel(socket.socket(fileno=int(os.environ.pop(CHANNEL_FD))))
+    link = socket.socket(fileno=int(os.environ.pop(CHANNEL_FD)))
+    link.set_inheritable(False)  # a program that an engine starts must not hold the channel
+    channel = Channel(link)
     env = WorkerEnv.read(os.environ)
     log_path = env.log_path or Path(os.devnull)
     ctx = Context(env, channel, log_path, float(os.environ.pop(ENDS_AT)))
