@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 import zlib
 from enum import Enum
 from typing import Annotated, Any, Literal
@@ -38,6 +39,16 @@ def _rounded(value: float) -> float:
 Figure = Annotated[float, AfterValidator(_rounded)]
 """A measured figure, kept to `DIGITS` significant digits."""
 Column = list[Figure | None]
+Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+"""What 64 bits hold: JSON has numbers that no float can take, and arithmetic on them raises."""
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+Time = Annotated[float, Field(ge=0, lt=253402300800)]
+"""Unix seconds, before the year 10000."""
+
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+Said = Annotated[str, AfterValidator(lambda text: _CONTROL.sub(" ", text))]
+"""A text that an engine or an endpoint may have written: shown on terminals, so without control characters but tab and newline."""
 
 
 class Model(BaseModel):
@@ -60,8 +71,8 @@ class Phase(str, Enum):
 class Window(Model):
     """The time in which the payload moved, Unix seconds of the node's clock."""
 
-    start: float
-    end: float
+    start: Time
+    end: Time
 
 
 class Measurement(Model):
@@ -74,13 +85,13 @@ class Measurement(Model):
     operation: str
     memory: Literal["dram", "gpu"]
     kind: Literal["busbw", "algbw", "goodput"]
-    bytes: list[int]
+    bytes: list[Count]
     bandwidth: Column
     algbw: Column | None = None
     latency: dict[str, Column] = Field(default_factory=dict)
-    iterations: list[int] = Field(default_factory=list)
-    wrong: list[int | None] | None = None
-    batch: int = 1
+    iterations: list[Count] = Field(default_factory=list)
+    wrong: list[Count | None] | None = None
+    batch: Count = 1
     cold: Figure | None = None
     variant: str | None = None
 
@@ -99,7 +110,7 @@ class Marker(Model):
 
     id: str
     says: str
-    text: str
+    text: Said
 
 
 class Evidence(Model):
@@ -110,15 +121,15 @@ class Evidence(Model):
     """
 
     stack: str
-    provider: str | None = None
-    fabric: str | None = None
-    nics_allocated: int | None = None
-    nics_seen: int | None = None
+    provider: Said | None = None
+    fabric: Said | None = None
+    nics_allocated: Count | None = None
+    nics_seen: Count | None = None
     rdma: bool | None = None
-    payload_bytes: tuple[int, int] | None = None
-    tcp_bytes: tuple[int, int] | None = None
+    payload_bytes: tuple[Count, Count] | None = None
+    tcp_bytes: tuple[Count, Count] | None = None
     devices: list[str] = Field(default_factory=list)
-    device_bytes: list[int] = Field(default_factory=list)
+    device_bytes: list[Count] = Field(default_factory=list)
     gpus: list[str] = Field(default_factory=list)
     markers: list[Marker] = Field(default_factory=list)
 
@@ -126,8 +137,8 @@ class Evidence(Model):
 class Throttling(Model):
     """Pressure on the worker's cgroup during the window. None means the kernel does not tell."""
 
-    periods: int | None = None
-    throttled_periods: int | None = None
+    periods: Count | None = None
+    throttled_periods: Count | None = None
     throttled_seconds: float | None = None
     cpu_pressure_seconds: float | None = None
     wait_seconds: float | None = None
@@ -137,7 +148,7 @@ class Stream(Model):
     """One canary request. Seconds from the write of the request; see `probes.canary` for each definition."""
 
     status: str
-    http_status: int | None = None
+    http_status: Count | None = None
     clock: Literal["kernel", "user"] = "kernel"
     resolve: float | None = None
     connect: float | None = None
@@ -151,17 +162,17 @@ class Stream(Model):
     stream_close: float | None = None
     output_tokens_per_second: float | None = None
     itl: list[Figure] = Field(default_factory=list)
-    prompt_tokens: int | None = None
-    output_tokens: int | None = None
-    cached_tokens: int | None = None
+    prompt_tokens: Count | None = None
+    output_tokens: Count | None = None
+    cached_tokens: Count | None = None
     token_count_source: Literal["usage", "client"] | None = None
-    token_events: int = 0
-    unresolved_events: int = 0
+    token_events: Count = 0
+    unresolved_events: Count = 0
     disturbed: bool = False
     clock_lag: float | None = None
-    finish_reason: str | None = None
+    finish_reason: Said | None = None
     retry_after: float | None = None
-    request_id: str | None = None
+    request_id: Said | None = None
     answer_sha256: str | None = None
 
 
@@ -170,9 +181,9 @@ class Finding(Model):
 
     check: str
     ok: bool | None
-    expected: str | None = None
-    seen: str | None = None
-    remedy: str | None = None
+    expected: Said | None = None
+    seen: Said | None = None
+    remedy: Said | None = None
 
 
 class Result(Model):
@@ -183,23 +194,23 @@ class Result(Model):
     probe: str
     target: str
     role: str | None = None
-    rank: int = 0
-    world_size: int = 1
+    rank: Count = 0
+    world_size: Count = 1
     node: str
-    started: float
-    finished: float
+    started: Time
+    finished: Time
     measure: Window | None = None
     phases: dict[Phase, float] = Field(default_factory=dict)
     outcome: Outcome
     reason: Reason
-    message: str = ""
+    message: Said = ""
     measurements: list[Measurement] = Field(default_factory=list)
     stream: Stream | None = None
     findings: list[Finding] = Field(default_factory=list)
     evidence: Evidence | None = None
     throttling: Throttling | None = None
-    versions: dict[str, str] = Field(default_factory=dict)
-    shape: dict[str, int | float | str] = Field(default_factory=dict)
+    versions: dict[str, Said] = Field(default_factory=dict)
+    shape: dict[str, Whole | float | str] = Field(default_factory=dict)
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, populate_by_name=True)
 
@@ -221,7 +232,7 @@ class Result(Model):
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema of the document, as published in `probes/result.schema.json`."""
+    """The JSON Schema of the document, as `python -m probes schema` prints it."""
     schema = Result.model_json_schema(by_alias=True)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": SCHEMA, **schema}
 

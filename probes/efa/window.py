@@ -18,6 +18,8 @@ from probes.contract import split_endpoint
 SCHEMA = "efa-pulse/witness/v1"
 LARGEST_ANSWER = 4 << 20
 ASK_AGAIN_SECONDS = 1.0
+COUNTER_END = 1 << 64
+LONGEST_REASON = 300
 Get = Callable[[str, float], tuple[int, bytes]]
 """Status and body of the answer to a GET of a path with query, within so many seconds. Raises OSError."""
 
@@ -115,7 +117,7 @@ def _device(data: Any, where: str) -> DeviceDelta:
     if not isinstance(data, dict) or not isinstance(data.get("counters"), dict) or not isinstance(data.get("resets"), list):
         raise ValueError(f"{where}: counters, resets and coverage are needed")
     for name, value in data["counters"].items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < COUNTER_END:
             raise ValueError(f"{where}.{name}: a count is needed")
     return DeviceDelta(data["counters"], tuple(str(name) for name in data["resets"]), _finite(data.get("coverage"), f"{where}.coverage"))
 
@@ -134,7 +136,8 @@ def _read(status: int, body: bytes) -> tuple[WitnessAnswer | NoAnswer, bool]:
     if status == 200:
         return parse(data), bool(data.get("pending"))
     error = data.get("error") if isinstance(data, dict) else None
-    return NoAnswer(f"{error or 'no reason given'} (status {status})"), isinstance(data, dict) and bool(data.get("pending"))
+    said = str(error or "no reason given")[:LONGEST_REASON]
+    return NoAnswer(f"{said} (status {status})"), isinstance(data, dict) and bool(data.get("pending"))
 
 
 def _get(host: str, port: int, target: str, until: float, clock: Callable[[], float]) -> tuple[int, bytes]:

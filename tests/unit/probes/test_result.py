@@ -192,3 +192,22 @@ def test_the_rank_that_speaks_for_a_run(reasons: list[str], expected: str) -> No
     values = [Reason(reason) for reason in reasons]
     assert worst(values) is Reason(expected)
     assert worst(values[::-1]) is Reason(expected)
+
+
+@pytest.mark.parametrize("part", [
+    {"evidence": {"stack": "nccl", "payload_bytes": [10**400, 0]}}, {"evidence": {"stack": "nccl", "tcp_bytes": [-1, 0]}},
+    {"shape": {"ranks": 10**400}}, {"started": 1e300}, {"measure": {"start": -1.0, "end": 1.0}},
+    {"measurements": [{"operation": "write", "memory": "dram", "kind": "goodput", "bytes": [2**63], "bandwidth": [1.0]}]},
+])
+def test_numbers_that_arithmetic_could_not_take_are_refused(part: dict[str, object]) -> None:
+    base = {"schema": "efa-pulse/result/v1", "run_id": "r", "probe": "nccl", "target": "a--b", "node": "a", "started": 1, "finished": 2,
+            "reason": "ok"}
+    assert decode(json.dumps(base)).reason is Reason.OK
+    with pytest.raises(ResultError):
+        decode(json.dumps({**base, **part}))
+
+
+def test_what_an_endpoint_wrote_cannot_steer_a_terminal() -> None:
+    result = Result.model_validate({"run_id": "r", "probe": "canary", "target": "t", "node": "n", "started": 1, "finished": 2,
+                                    "reason": "http_server_error", "message": "no\x1b[2J\x9b31m \ttab\nline\r"})
+    assert result.message == "no [2J 31m \ttab\nline "

@@ -407,6 +407,8 @@ GOOD = {"schema": "efa-pulse/witness/v1", "node": "n", "window": {"from": 1, "to
     (http_answer(json.dumps({**GOOD, "window": None}).encode()), "window: is missing"),
     (http_answer(json.dumps({**GOOD, "window": {"from": 1, "to": 2, "devices": {"d": {"counters": {"tx_bytes": -1}, "resets": [],
                                                                                   "coverage": 1}}}}).encode()), "a count is needed"),
+    (http_answer(json.dumps({**GOOD, "window": {"from": 1, "to": 2, "devices": {"d": {"counters": {"tx_bytes": 10**400}, "resets": [],
+                                                                                  "coverage": 1}}}}).encode()), "a count is needed"),
     (http_answer(json.dumps({**GOOD, "node": 3}).encode()), "node"),
     (b"HTTP/1.1 200 OK\r\nContent-Length: 9000000\r\n\r\n" + b" " * 5_000_000, "larger than")])
 def test_wrong_answers_are_no_answers(answer: bytes, said: str) -> None:
