@@ -31,8 +31,8 @@ class Pairs:
 
     def __init__(self, directory: Path, **options: Any) -> None:
         self.finished: queue.Queue[Run] = queue.Queue()
-        self.directory = directory
         self.launcher = LocalLauncher(self.finished.put, work_dir=directory, **options)
+        self.directory = next(directory.glob("efa-pulse-*"))
 
     def start(self, probe: str, spec: dict[str, Any], transport: Any = "any", deadline: float = 60.0) -> RunSpec:
         run = RunSpec(new_run_id("kv"), probe, "a--b", ("a", "b"), transport, deadline, spec)
