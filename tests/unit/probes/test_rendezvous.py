@@ -147,6 +147,20 @@ def test_noise_on_the_port_does_not_stop_the_run(noise: bytes) -> None:
             assert host.result(5).rank == 0
 
 
+def test_a_message_beyond_the_limit_is_refused_before_it_is_read() -> None:
+    port = free_port()
+    with ThreadPoolExecutor(1) as pool:
+        host = pool.submit(join, port, 0, 2, 2.0)
+        time.sleep(0.1)
+        with socket.create_connection(("127.0.0.1", port)) as stranger:
+            stranger.settimeout(1.0)
+            stranger.recv(4096)
+            stranger.sendall(struct.pack("!I", FRAME_LIMIT + 1))
+            assert b"announced a message of 1048577 bytes" in stranger.recv(4096)
+        with pytest.raises(RendezvousError, match="announced a message"):
+            host.result(5)
+
+
 def test_something_else_on_rank_0s_port_is_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         def answer() -> None:

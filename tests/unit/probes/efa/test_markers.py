@@ -274,7 +274,8 @@ def test_any_bytes_can_be_scanned(data: bytes) -> None:
 
 
 @pytest.mark.parametrize(("expression", "problem"), [
-    ("a.*b", "without bound"), ("a+", "without bound"), ("a{3,}", "more than"), ("a{1,1000}", "more than"), ("(ab){2,3}", "a group"),
+    ("a.*b", "without bound"), ("a+", "without bound"), ("[ab]+c", "without bound"), (r"[^\]]*", "without bound"),
+    ("a{3,}", "more than"), ("a{1,1000}", "more than"), ("(ab){2,3}", "a group"),
     (r"(a)\1", "refers back"), ("a{b", "brace")])
 def test_expressions_that_may_take_long_are_refused(expression: str, problem: str) -> None:
     said = bounded(expression)
