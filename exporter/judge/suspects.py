@@ -8,8 +8,8 @@ The rules, in the words of the design:
 - A node is named when its failures with two different good partners agree (partners that are all on one other leaf count as one: it may be
   the path), and something else has passed since it began to fail, something of its own leaf and node group included. Its other partners
   are exonerated. Two passed runs with different partners clear its name again.
-- Most pairs of a leaf, node group or the fleet that fail in the same way at once are one finding (`exporter.judge.group`); bad paths between
-  the same two leaves are one bad link.
+- Most pairs of a leaf, node group or the fleet that fail in the same way at once are one finding (`exporter.judge.group`); bad paths
+  between the same two leaves are one bad link.
 - Two nodes that both pass elsewhere and fail together twice have a bad path between them.
 - With nobody else to compare with, the finding is the pair; evidence of one side says which, or they are inseparable.
 - `unknown` clears nobody and blames nobody; the question is asked again, with growing pauses.
