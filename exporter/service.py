@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import shutil
 import signal
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import probes
-from exporter import log
+from exporter import log, scratch
 from exporter.cluster import Cluster
 from exporter.config import Config, Reloader
 from exporter.control import Conditions, Control, Event, Finished, Inventoried, Leading, Listener, Loaded, Stop
@@ -71,7 +71,8 @@ class Service:
         launch = self._config.launch
         with contextlib.ExitStack() as stack:
             stack.callback(self._server.close)
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="efa-pulse-secrets-")))
+            folder = scratch.make("secrets")
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
             local = LocalLauncher(self._finished, namespaces=launch.local.network_namespaces, work_dir=launch.local.work_dir)
             launcher: Launcher = local
             cluster = self._cluster(stack)

@@ -215,13 +215,15 @@ ECHOES = frozenset({Reason.PEER_LOST, Reason.RANK_MISSING})
 def worst(reasons: list[Reason]) -> Reason:
     """The reason that speaks for a run of several ranks.
 
-    A lost rank speaks first (its partners' failures follow from it), then failed, unknown, degraded, ok; an echo only when nothing else
+    Wrong content speaks first: it is proven. Then a lost rank (its partners' failures follow from it), then failed, unknown, degraded, ok; an echo only when nothing else
     explains it. An empty list means nobody reported: `no_result`.
     """
 
     def rank(reason: Reason) -> tuple[int, int]:
+        if reason is Reason.WRONG_CONTENT:
+            return (-1, 0)  # proven, whatever happened afterwards
         if reason in LOSSES:
-            return (0, 0)
+            return (0, int(reason is Reason.CANCELLED))  # the launcher cancels the partners of a rank that was killed
         return (1 + SEVERITY.index(outcome_of(reason)), int(reason in ECHOES))
 
     return min(reasons, key=rank, default=Reason.NO_RESULT)

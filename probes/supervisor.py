@@ -8,6 +8,7 @@ in the termination file, overwritten in place because it is a bind mount, and on
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import platform
@@ -312,14 +313,15 @@ def _report_bad_environment(environ: Mapping[str, str], message: str) -> None:
 
 
 def _last_words(log_path: Path) -> str:
-    """The last lines of the engine's log, for a message."""
+    """The end of the engine's log, for a message: where each thread stood, if its stacks were dumped there, else the last lines."""
     try:
         with log_path.open("rb") as log:
             log.seek(max(0, log.seek(0, os.SEEK_END) - TAIL_BYTES))
             lines = [line.strip() for line in log.read().decode(errors="replace").splitlines() if line.strip()]
     except OSError:
         return ""
-    return f"; its last words: {' | '.join(lines[-3:])[-400:]}" if lines else ""
+    stood = [line for before, line in itertools.pairwise(lines) if before.endswith("(most recent call first):")]
+    return f"; its last words: {' | '.join((stood or lines)[-3:])[-400:]}" if lines else ""
 
 
 def _size(path: Path) -> int:

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from exporter import scratch
 from exporter.launch import OnFinished
 from exporter.launch.netns import NamespaceError, Namespaces
 from exporter.runs import Run, RunSpec, missing_result
@@ -33,6 +34,10 @@ CANCEL_SECONDS = 5.0
 POLL_SECONDS = 0.02
 LOG_KEPT = 64 << 10
 OUTPUT_KEPT = 1 << 20
+PARTNER_SECONDS = 5.0
+"""How long the other ranks may go on after one was killed: those that met it notice by themselves."""
+_SECRET = re.compile(r"SECRET|TOKEN|PASSW|CREDENTIAL|API_?KEY|ACCESS_KEY|_KEY$|^KEY$", re.IGNORECASE)
+"""Names of variables that no engine needs and that hold what no worker should see."""
 
 
 @dataclass
@@ -65,7 +70,7 @@ class LocalLauncher:
             if work_dir is not None:
                 work_dir.mkdir(parents=True, exist_ok=True)
             # A folder of our own also in a given one: nobody else's files are read or removed, and two services may share it.
-            self._folder = Path(tempfile.mkdtemp(prefix="efa-pulse-", dir=work_dir))
+            self._folder = scratch.make("runs", work_dir)
             self._secret_path = self._folder / "secret"
             self._keep_secret()
         except OSError as error:
@@ -157,7 +162,7 @@ class LocalLauncher:
                         rendezvous=endpoint if spec.world_size > 1 else None, secret_file=self._secret_path,
                         address=net.addresses[rank] if net else "127.0.0.1", node=spec.nodes[rank], transport=spec.transport,
                         deadline=spec.deadline, spec=spec.spec, result_path=result_path, log_path=log_path)
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX) and not _SECRET.search(name)}
         command = [*(net.command(rank) if net else []), sys.executable, "-m", "probes", "run"]
         with output_path.open("wb") as output:
             process = subprocess.Popen(command, env={**inherited, **env.to_environ(), PARENT_PID: str(os.getpid())}, stdout=output,
@@ -169,6 +174,8 @@ class LocalLauncher:
             cancel = self._active[spec.run_id].cancel
         ends_at = time.monotonic() + spec.deadline + MARGIN_SECONDS
         while any(worker.process.poll() is None for worker in workers):
+            if any((worker.process.returncode or 0) < 0 for worker in workers):
+                ends_at = min(ends_at, time.monotonic() + PARTNER_SECONDS)
             if cancel.is_set() or time.monotonic() > ends_at:
                 for worker in workers:
                     with contextlib.suppress(ProcessLookupError):

@@ -93,15 +93,16 @@ def test_a_rank_that_dies_says_where_and_its_partner_is_not_blamed(launched: Lau
 
 def test_a_hang_ends_by_the_deadline_and_says_where(launched: Launched) -> None:
     start = time.monotonic()
-    run = launched.run(fault="hang", deadline=2.0)
+    run = launched.run(fault="hang", deadline=12.0)
     assert run.results[0].reason is Reason.DEADLINE
     assert "hung in phase measure (in the middle of it)" in run.results[0].message
-    assert "time.sleep" in run.logs[0] or "_fault" in run.logs[0], "the stacks are kept in the log"
-    assert time.monotonic() - start < 6
+    assert "_fault" in run.logs[0], "the stacks are kept in the log"
+    assert "faulty_probe.py" in run.results[0].message, "and the message says where it stood"
+    assert time.monotonic() - start < 20
 
 
 def test_an_engine_that_ignores_signals_ends_too(launched: Launched) -> None:
-    run = launched.run(fault="deaf", deadline=2.0)
+    run = launched.run(fault="deaf", deadline=12.0)
     assert run.results[0].reason is Reason.DEADLINE
 
 
@@ -115,6 +116,20 @@ def test_a_rank_that_never_starts_is_named(launched: Launched) -> None:
     run = launched.run(fault="hang", phase="launch", rank=1, deadline=3.0)
     assert run.results[0].reason is Reason.RANK_MISSING
     assert "rank 1 of 2 never arrived" in run.results[0].message
+
+
+def test_the_partner_of_a_rank_that_was_killed_before_they_met_does_not_wait_for_its_deadline(launched: Launched) -> None:
+    start = time.monotonic()
+    run = launched.run(fault="kill_supervisor", phase="launch", rank=0, deadline=40.0)
+    assert worst([r.reason for r in run.results]) is Reason.DIED_IN_LAUNCH
+    assert time.monotonic() - start < 25
+
+
+def test_no_worker_sees_the_secrets_of_the_service(launched: Launched, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MARK_API_KEY", "MARK_SECRET", "MARK_TOKEN_X", "MARK_PASSWORD", "MARK_KEY", "MARK_LIBRARY_PATH"):
+        monkeypatch.setenv(name, "x")
+    run = launched.run(fault="environment", ranks=1)
+    assert run.results[0].message == "MARK_LIBRARY_PATH"
 
 
 def test_an_unknown_probe_and_a_wrong_spec_are_bad_specs(launched: Launched) -> None:

@@ -187,6 +187,8 @@ def test_the_schema_accepts_what_is_written() -> None:
     (["transfer_failed", "killed"], "killed"),
     (["transfer_failed", "died_in_measure"], "died_in_measure"),
     (["wrong_content", "ok"], "wrong_content"),
+    (["wrong_content", "died_in_finish"], "wrong_content"),
+    (["cancelled", "died_in_launch"], "died_in_launch"),
 ])
 def test_the_rank_that_speaks_for_a_run(reasons: list[str], expected: str) -> None:
     values = [Reason(reason) for reason in reasons]
