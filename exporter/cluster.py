@@ -32,6 +32,7 @@ from exporter.witness import Witnesses
 
 SYNC_SECONDS = 120.0
 LOOK_SECONDS = 1.0
+TELL_SECONDS = 15.0
 BACKGROUND_SECONDS = 30.0
 ASKERS = 8
 
@@ -77,9 +78,13 @@ class Cluster:
         if self.witnesses is not None:
             self.witnesses.start()
         until = time.monotonic() + SYNC_SECONDS
+        tell_at = time.monotonic() + LOOK_SECONDS
         while not (self.inventory.wait(LOOK_SECONDS) and self.launcher.wait(LOOK_SECONDS)):
             if give_up():
                 return False
+            if time.monotonic() >= tell_at:
+                tell_at = time.monotonic() + TELL_SECONDS
+                log.get().warning("the cluster cannot be read yet", trouble=self.inventory.trouble or self.launcher.trouble or "no answer")
             if time.monotonic() > until:
                 trouble = self.inventory.trouble or self.launcher.trouble or "no answer"
                 raise ClusterUnavailableError(f"the cluster could not be read within {SYNC_SECONDS:g} s: {trouble}; check the address, "

@@ -149,11 +149,14 @@ class Service:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        """SIGTERM and SIGINT end the service, SIGHUP reloads; the handlers before are put back. Nothing outside the main thread."""
+        """SIGTERM and SIGINT end the service, SIGHUP reloads; the handlers before are put back. Nothing outside the main thread.
+
+        Without a file to read again SIGHUP means what it means elsewhere: the terminal is gone.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        reload: Callable[..., None] = lambda *_: self._reloader.request() if self._reloader else None  # noqa: E731
+        reload: Callable[..., None] = lambda *_: self._reloader.request() if self._reloader else self.stop()  # noqa: E731
         before = {number: signal.signal(number, handler) for number, handler in (
             (signal.SIGTERM, lambda *_: self.stop()), (signal.SIGINT, lambda *_: self.stop()), (signal.SIGHUP, reload))}
         try:

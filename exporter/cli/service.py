@@ -9,8 +9,10 @@ import typer
 
 from exporter import config as configuration
 from exporter import log
-from exporter.cli.exits import Exit, UsageError
+from exporter.cli.exits import Exit, NotMeasuredError, UsageError
+from exporter.cluster import ClusterUnavailableError
 from exporter.config import Config
+from exporter.kube.api import ClusterError
 from exporter.publish.webconfig import WebConfigError
 from exporter.service import Service
 
@@ -23,7 +25,12 @@ def run(
     log.configure(loaded.logging)
     try:
         service = Service(loaded, config)
-    except (OSError, WebConfigError) as error:
+    except OSError as error:
+        raise UsageError(f"server.listen: {error.strerror or error}; choose another address") from None
+    except WebConfigError as error:
         raise UsageError(str(error)) from None
-    service.run()
+    try:
+        service.run()
+    except (ClusterError, ClusterUnavailableError) as error:
+        raise NotMeasuredError(str(error)) from None
     return Exit.OK
