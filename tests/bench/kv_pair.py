@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import statistics
 from typing import Any
 
 from exporter.launch.local import LocalLauncher
@@ -38,12 +39,8 @@ def rate_of(result: Result) -> float:
 
 
 def row(name: str, what: str, ours: list[float], peer: str, theirs: list[float], versions: dict[str, str]) -> dict[str, Any]:
-    """One line of the benchmark: the best of interleaved rounds on each side, and their ratio.
-
-    Both sides burn more CPUs than a small machine has (NIXL's progress threads alone take one each), so a round's figure depends on who
-    shares the machine at that moment. What disturbs can only slow: the best rounds are comparable, the medians are not.
-    """
-    value, peer_value = max(ours), max(theirs)
+    """One line of the benchmark: medians of interleaved rounds and their ratio."""
+    value, peer_value = statistics.median(ours), statistics.median(theirs)
     ratio = value / peer_value
     return {"name": name, "what": what, "value": value, "unit": "B/s", "peer": peer, "peer_value": peer_value, "ratio": ratio,
             "goal": f"ratio >= {GOAL}", "holds": ratio >= GOAL, "versions": versions}

@@ -41,7 +41,8 @@ def loop_rate(operation: str, size: int, batch: int) -> float:
     """Bytes per second of one run of the plain loop, with the same variables as the probe sets."""
     script = Path(__file__).with_name("nixl_loop.py")
     done = subprocess.run([sys.executable, str(script), operation, str(size), str(batch), str(SECONDS)], capture_output=True, text=True,
-                          env={**os.environ, "UCX_TLS": "tcp,self,cuda_copy"}, stdin=subprocess.DEVNULL, timeout=120, check=False)
+                          env={**os.environ, "UCX_TLS": "tcp,self,cuda_copy"}, stdin=subprocess.DEVNULL, timeout=120, check=False,
+                          start_new_session=True)
     lines = done.stdout.splitlines()
     if done.returncode or not lines:
         raise RuntimeError(f"the plain loop failed, status {done.returncode}: {done.stderr[-400:]}")

@@ -34,6 +34,7 @@ def agent_with_memory(name: str, size: int) -> tuple[Any, int, Any]:
 
 def target(link: Connection, size: int) -> None:
     """Count the notifications and say when all announced ones are there."""
+    os.setsid()  # as a worker has: Linux schedules by session
     agent, address, _memory = agent_with_memory("target", size)
     link.send((agent.get_agent_metadata(), address))
     peer = agent.add_remote_agent(link.recv())
