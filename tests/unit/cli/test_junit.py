@@ -13,6 +13,7 @@ from exporter.judge.judge import judge
 from exporter.runs import Run, RunSpec, missing_result
 from exporter.validation import STAGES, Reached, State, Step, Validation
 from probes.reasons import Reason
+from probes.result import Measurement
 
 ODD = ["", "<&>\"' ]]> <!-- --> <?xml?>", "a\0b\x1b[31mred\x7f", "\ud800 lone", "\ufffe\uffff", "tab\tline\nreturn\r",
        "\u2028\u202e\U0001f4a9",
@@ -21,7 +22,8 @@ ODD = ["", "<&>\"' ]]> <!-- --> <?xml?>", "a\0b\x1b[31mred\x7f", "\ud800 lone", 
 
 def run_step(reason: Reason, message: str, target: str = "a--b") -> Step:
     spec = RunSpec("r-1", "mooncake", target, ("a", "b"), "any", 60.0)
-    results = tuple(missing_result(spec, rank, reason, message, 1.0, 2.0) for rank in range(2))
+    row = Measurement(operation="write", memory="dram", kind="goodput", bytes=[1 << 20], bandwidth=[1e9])
+    results = tuple(missing_result(spec, rank, reason, message, 1.0, 2.0).model_copy(update={"measurements": [row]}) for rank in range(2))
     return Step.judged(judge(Run(spec, results, 1.0, 2.25)))
 
 

@@ -12,13 +12,15 @@ from exporter.plan.gates import GATE_NAMES, Closed
 from exporter.runs import Run, RunSpec, missing_result
 from exporter.validation import SOFT_GATES, STAGES, Stage, StageError, State, Step, Validation, choose, forced, holding, validate, waves
 from probes.reasons import Reason
+from probes.result import Measurement
 
 NAMES = [stage.name for stage in STAGES]
 
 
 def step(reason: Reason, message: str = "", probe: str = "mooncake") -> Step:
     spec = RunSpec("r", probe, "a--b", ("a", "b"), "any", 60.0)
-    results = tuple(missing_result(spec, rank, reason, message, 1.0, 2.0) for rank in range(2))
+    row = Measurement(operation="write", memory="dram", kind="goodput", bytes=[1 << 20], bandwidth=[1e9])
+    results = tuple(missing_result(spec, rank, reason, message, 1.0, 2.0).model_copy(update={"measurements": [row]}) for rank in range(2))
     return Step.judged(judge(Run(spec, results, 1.0, 3.5)))
 
 
