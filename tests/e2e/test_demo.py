@@ -19,6 +19,7 @@ from probes.processes import descendants
 ENVIRON = {**os.environ, "COLUMNS": "140", "NO_COLOR": "1", "PYTHONUNBUFFERED": "1"}
 DEMO = [sys.executable, "-m", "exporter", "demo", "--listen", "127.0.0.1:0"]
 SECONDS = 150.0
+pytestmark = pytest.mark.timeout(400)
 
 
 @pytest.fixture
