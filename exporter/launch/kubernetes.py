@@ -203,6 +203,8 @@ class KubernetesLauncher:
     def _begin(self, spec: RunSpec, now: float) -> None:
         name = names.job_name(spec)
         other = self._book.of(name)
+        if other is not None and other.spec.run_id == spec.run_id and other.stage is not Stage.LEAVING:
+            return  # it goes on already, adopted perhaps; its end is reported once
         if other is not None:
             self._finish_unstarted(spec, Ending(Reason.CANCELLED, f"already launched as {other.spec.run_id}"))
             return

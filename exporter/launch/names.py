@@ -16,8 +16,6 @@ PROBE = f"{PREFIX}probe"
 RUN = f"{PREFIX}run"
 RECORD = f"{PREFIX}spec"
 """Annotation of a Job that holds its run, so that whoever comes later can go on with it."""
-ROUND = "round"
-"""Label of a `RunSpec`: the round that wants this run. Two leaders that plan the same round derive the same name."""
 IMAGE = "image"
 """Label of a `RunSpec`: `serving` runs it in the serving image."""
 INDEX = "batch.kubernetes.io/job-completion-index"
@@ -29,11 +27,11 @@ LABEL_LIMIT = 63
 
 
 def job_name(spec: RunSpec) -> str:
-    """The Job's name, at most 52 characters (a pod's host name adds the rank): from round, probe, image and nodes; from the run id
-    where there is no round."""
-    round_ = spec.labels.get(ROUND)
-    what = [round_, spec.probe, spec.labels.get(IMAGE, ""), *sorted(spec.nodes)] if round_ else [spec.run_id]
-    digest = hashlib.sha256("\0".join(what).encode()).hexdigest()[:20]
+    """The Job's name, at most 52 characters (a pod's host name adds the rank), from the run id and the image.
+
+    The planner's run ids derive from round and pair: two leaders that plan the same run derive the same name, and it is launched once.
+    """
+    digest = hashlib.sha256("\0".join([spec.run_id, spec.labels.get(IMAGE, "")]).encode()).hexdigest()[:20]
     probe = re.sub(r"[^a-z0-9]+", "-", spec.probe.lower())[:NAME_LIMIT - 31].strip("-")
     return f"efa-pulse-{probe}-{digest}"
 

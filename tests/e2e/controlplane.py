@@ -83,6 +83,12 @@ class ControlPlane:
         assert isinstance(parsed, dict)
         return parsed
 
+    def text(self, path: str, *, timeout: float = 30.0) -> str:
+        """What is served under a path as text, such as a pod's page through the API server's proxy."""
+        request = urllib.request.Request(self.server + path, headers={"Authorization": f"Bearer {self.token}"})
+        with urllib.request.urlopen(request, context=self._context, timeout=timeout) as answer:
+            return str(answer.read().decode())
+
     def items(self, path: str) -> list[Json]:
         """The items of a list."""
         return list(self.call("GET", path)["items"])

@@ -32,7 +32,7 @@ class HollowNodes:
         self._rates = {node: (rates or {}).get(node) or default_rate for node in self.nodes}
         # A pod's file system is an overlay: its own files must lie on one that an overlay can lie on.
         self._settings = Settings(work="/run/hollow-" + prefix, nodes=self.nodes, images=images or (this_checkout(),),
-                                  needed=(str(REPO), sys.prefix, sys.base_prefix), host_paths=host_paths or {})
+                                  needed=(str(REPO), sys.prefix, sys.base_prefix), host_paths=host_paths or {}, users=_open_to_all())
 
     def __enter__(self) -> HollowNodes:
         for node in self.nodes:
@@ -73,3 +73,9 @@ class HollowNodes:
         return any(each["type"] == "Ready" and each["status"] == "True" for each in one["status"].get("conditions") or []) and not taints
 
 
+
+
+def _open_to_all() -> bool:
+    """Whether any user can reach this interpreter and this checkout."""
+    starts = (Path(sys.base_prefix), Path(sys.prefix), REPO)
+    return all(folder.stat().st_mode & 0o001 for start in starts for folder in (start, *start.parents))

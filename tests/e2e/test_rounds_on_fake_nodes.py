@@ -144,17 +144,21 @@ def test_two_launchers_that_plan_the_same_round_make_one_job_per_pair(install: I
     assert fence.broken == []
 
 
-def test_the_same_pair_under_another_run_id_is_already_launched(install: Install) -> None:
+def test_the_same_run_started_twice_is_one_job(install: Install) -> None:
     here = install()
-    nodes = here.nodes(2)
-    one, other = here.launcher(), here.launcher()
-    first = spec((nodes[0], nodes[1]), "same", run_id="run-of-one")
-    one.launcher.start(first)
-    one.until("run-of-one", "running")
-    run = other.run(spec((nodes[1], nodes[0]), "same", run_id="run-of-other"))
-    assert {result.reason for result in run.results} == {Reason.CANCELLED}
-    assert "already launched as run-of-one" in run.results[0].message
-    assert other.launcher.running() == ["run-of-one"], "what is there already is followed"
+    (wanted,) = pairs(here.nodes(2), "same")
+    one, other = here.launcher(), here.launcher(adopt=None)
+    one.launcher.start(wanted)
+    one.until(wanted.run_id, "running")
+    other.launcher.start(wanted)
+    other.until(wanted.run_id, "running")
+    assert len(here.jobs()) == 1
+    assert other.launcher.running() == [wanted.run_id], "what is there already is followed"
+    other.launcher.start(wanted)
+    other.launcher.cancel(wanted.run_id)
+    assert {result.reason for result in other.next().results} == {Reason.CANCELLED}
+    other.idle()
+    assert other.finished.empty(), "its end is reported once"
 
 
 def test_overlapping_pairs_never_share_a_node(install: Install) -> None:

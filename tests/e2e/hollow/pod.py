@@ -218,7 +218,7 @@ class PodWorker:
                 boot_id=self._boot_id,
                 env=env, search=":".join([*image.path, "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"]), default=list(image.command),
                 needed=list(self._settings.needed), hostname=self._pod["spec"].get("hostname") or self._pod["metadata"]["name"],
-                pod_user=int((self._pod["spec"].get("securityContext") or {}).get("runAsUser") or 0))
+                pod_user=int((self._pod["spec"].get("securityContext") or {}).get("runAsUser") or 0), users=self._settings.users)
         except (NotReadyError, ApiError) as error:
             box.waiting = {"reason": "CreateContainerConfigError", "message": str(error)}
             box.not_before = time.monotonic() + RETRY_SECONDS

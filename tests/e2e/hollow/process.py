@@ -21,6 +21,7 @@ from probes.processes import descendants
 
 Json = dict[str, Any]
 CONTAINER = Path(__file__).with_name("container.py")
+CGROUPS = ("/sys/fs/cgroup/cpu", "/sys/fs/cgroup")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 START_SECONDS = 20.0
 
@@ -28,8 +29,8 @@ START_SECONDS = 20.0
 class Process:
     """A running container."""
 
-    def __init__(self, command: list[str], log: Path, memory: int | None) -> None:
-        self._memory = memory
+    def __init__(self, command: list[str], log: Path, memory: int | None, cgroup: str) -> None:
+        self._memory, self._cgroup = memory, cgroup
         self.oom = False
         self.started = time.time()
         with log.open("ab") as out:
@@ -69,13 +70,16 @@ class Process:
             self._handle.kill()
 
     def reap(self) -> None:
-        """Leave no zombie."""
+        """Leave no zombie and no cgroup."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._handle.wait(START_SECONDS)
+        for root in CGROUPS:
+            with contextlib.suppress(OSError):
+                Path(root, self._cgroup).rmdir()
 
 
 def start(*, container: Json, namespace: str, folder: Path, volumes: dict[str, Path], hosts: Path, boot_id: Path, env: dict[str, str],
-          search: str, default: list[str], needed: list[str], hostname: str, pod_user: int) -> Process:
+          search: str, default: list[str], needed: list[str], hostname: str, pod_user: int, users: bool) -> Process:
     """Start a container. `folder` is its own. Raises NotReadyError when it cannot be created."""
     folder.mkdir(parents=True, exist_ok=True)
     termination = folder / "termination"
@@ -94,13 +98,16 @@ def start(*, container: Json, namespace: str, folder: Path, volumes: dict[str, P
         raise NotReadyError("no command specified")
     full = {"PATH": search, "HOSTNAME": hostname, "HOME": "/root", "PYTHONDONTWRITEBYTECODE": "1", **env}
     command = [_expand(word, full) for word in command]
-    user = (container.get("securityContext") or {}).get("runAsUser", pod_user)
-    spec = {"namespace": namespace, "root": str(folder / "root"), "mounts": mounts, "needed": needed, "env": full, "command": command,
+    user = (container.get("securityContext") or {}).get("runAsUser", pod_user) if users else 0
+    spec: Json = {"namespace": namespace, "root": str(folder / "root"), "mounts": mounts, "needed": needed, "env": full, "command": command,
             "hostname": hostname, "cwd": container.get("workingDir") or "/", "user": user}
+    limits = (container.get("resources") or {}).get("limits") or {}
+    limit = limits.get("memory")
+    spec["cpu"] = quantity.milli(limits["cpu"]) if limits.get("cpu") else 0
+    spec["cgroup"] = f"hollow-{os.getpid()}-{folder.parent.name[:13]}-{folder.name}"
     (folder / "spec.json").write_text(json.dumps(spec))
-    limit = ((container.get("resources") or {}).get("limits") or {}).get("memory")
     program = [sys.executable, "-I", "-S", str(CONTAINER), str(folder / "spec.json")]
-    return Process(program, folder / "log", quantity.whole(limit) if limit else None)
+    return Process(program, folder / "log", quantity.whole(limit) if limit else None, str(spec["cgroup"]))
 
 
 def environment(api: Api, pod: Json, container: Json, *, address: str, node_address: str, base: dict[str, str]) -> dict[str, str]:

@@ -30,6 +30,8 @@ class Settings:
     images: tuple[Image, ...]
     needed: tuple[str, ...] = ()
     host_paths: dict[str, dict[str, str]] = field(default_factory=dict)
+    users: bool = True
+    """Whether containers run as the user that they name; without it as root, for an interpreter that only root can reach."""
     gateway: str = "10.77.0.1"
     api_port: int = 6443
 

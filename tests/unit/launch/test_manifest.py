@@ -222,19 +222,13 @@ class TestServingImage:
 
 
 class TestNames:
-    def test_the_same_round_and_pair_give_the_same_name_whoever_derives_it(self) -> None:
-        assert names.job_name(SPEC) == names.job_name(replace(SPEC, run_id="other", nodes=("b", "a"), spec={}, deadline=1.0))
-        assert names.job_name(SPEC) != names.job_name(replace(SPEC, labels={"round": "r2"}))
-        assert names.job_name(SPEC) != names.job_name(replace(SPEC, probe="nixl"))
-
-    def test_without_a_round_the_run_id_decides(self) -> None:
-        by_hand = replace(SPEC, labels={})
-        assert names.job_name(by_hand) == names.job_name(replace(by_hand, nodes=("x", "y")))
-        assert names.job_name(by_hand) != names.job_name(replace(by_hand, run_id="other"))
+    def test_the_same_run_has_the_same_name_whoever_derives_it(self) -> None:
+        assert names.job_name(SPEC) == names.job_name(replace(SPEC, nodes=("b", "a"), spec={}, deadline=1.0))
+        assert names.job_name(SPEC) != names.job_name(replace(SPEC, run_id="mooncake-r2"))
 
     @given(st.text(min_size=1, max_size=80), st.text(max_size=60))
-    def test_names_and_labels_are_valid_whatever_they_are_made_of(self, probe: str, round_: str) -> None:
-        name = names.job_name(replace(SPEC, probe=probe, labels={"round": round_}))
+    def test_names_and_labels_are_valid_whatever_they_are_made_of(self, probe: str, run_id: str) -> None:
+        name = names.job_name(replace(SPEC, probe=probe, run_id=run_id))
         assert len(name) <= 52
         assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", name)
         label = names.label(probe)
