@@ -242,8 +242,9 @@ class KubernetesLauncher:
     # Events.
 
     def _on_cancel(self, event: Event) -> None:
-        for spec in self._book.withdraw(event.value):
-            self._finish_unstarted(spec, Ending(Reason.CANCELLED, "stopped on request"))
+        for spec in self._book.withdraw(event.value)[:1]:
+            if not self._book.under(event.value):
+                self._finish_unstarted(spec, Ending(Reason.CANCELLED, "stopped on request"))
         for flight in self._book.under(event.value):
             if flight.stage in GOING and flight.cancelled is None:
                 flight.cancelled = self._clock()
