@@ -7,8 +7,10 @@ session get five times the bandwidth of two sessions when other work shares the 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -75,7 +77,8 @@ def bench_target() -> Iterator[str]:
                 time.sleep(0.05)
             yield found[1]
         finally:
-            process.kill()
+            # The command is a script that starts the program beside itself.
+            os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
 
