@@ -49,10 +49,6 @@ def build(spec: dict) -> str:  # type: ignore[type-arg]
         Path(base, part).mkdir(parents=True, exist_ok=True)
     root = f"{base}/merged"
     mount("overlay", root, "overlay", data=f"lowerdir=/,upperdir={base}/upper,workdir={base}/work")
-    own = Path("/").stat().st_dev
-    for path in spec["needed"]:  # a repository or an interpreter on a file system of its own is not part of the view of /
-        if Path(path).stat().st_dev != own:
-            bind(root, path, path, True)
     mount("proc", f"{root}/proc", "proc")
     mount("/sys", f"{root}/sys", flags=BIND | REC)
     mount("tmpfs", f"{root}/dev", "tmpfs", NOSUID, "mode=755")
@@ -66,6 +62,10 @@ def build(spec: dict) -> str:  # type: ignore[type-arg]
     mount("tmpfs", f"{root}/dev/shm", "tmpfs", NOSUID)
     mount("tmpfs", f"{root}/tmp", "tmpfs", NOSUID)
     mount("tmpfs", f"{root}/run", "tmpfs", NOSUID)
+    own = Path("/").stat().st_dev
+    for path in spec["needed"]:  # a repository or an interpreter on a file system of its own, or below /tmp, is not part of this view
+        if Path(path).stat().st_dev != own or path.startswith(("/tmp/", "/run/")):
+            bind(root, path, path, True)
     for source, target, read_only in sorted(spec["mounts"], key=lambda one: str(one[1])):
         bind(root, source, target, read_only)
     return root
