@@ -28,6 +28,7 @@ SILENCE_SECONDS = 75.0
 SERVER_SECONDS = 300
 """How long the server is asked to keep one watch open; jittered, so that watches do not end together."""
 LIST_SECONDS = 60.0
+OPEN_SECONDS = 15.0
 SHORT_SECONDS = 1.0
 FIRST_WAIT = 0.2
 LONGEST_WAIT = 15.0
@@ -191,7 +192,7 @@ class Watch(Generic[T]):
                                               "resourceVersion": str(self._version)}
         self.resumes += 1
         opened = time.monotonic()
-        with self._api.open("GET", self.path, query=query, timeout=LIST_SECONDS) as answer:
+        with self._api.open("GET", self.path, query=query, timeout=OPEN_SECONDS) as answer:
             self._answer, self._error = answer, ""
             try:
                 if self._stop.is_set():

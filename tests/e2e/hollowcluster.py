@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import sys
 import time
@@ -14,6 +15,7 @@ from e2e.hollow.settings import Image, Settings
 
 REPO = Path(__file__).resolve().parent.parent.parent
 PROBE_IMAGE = "test/probe:1"
+_blocks = itertools.count()
 
 
 def this_checkout(name: str = PROBE_IMAGE, **more: float) -> Image:
@@ -31,8 +33,9 @@ class HollowNodes:
         self._cluster, self.nodes = cluster, tuple(f"{prefix}-{index}" for index in range(count))
         self._rates = {node: (rates or {}).get(node) or default_rate for node in self.nodes}
         # A pod's file system is an overlay: its own files must lie on one that an overlay can lie on.
-        self._settings = Settings(work="/run/hollow-" + prefix, nodes=self.nodes, images=images or (this_checkout(),),
-                                  needed=(str(REPO), sys.prefix, sys.base_prefix), host_paths=host_paths or {}, users=_open_to_all())
+        self._settings = Settings(work=f"/run/hollow-{prefix}", block=1 + next(_blocks) % 90, nodes=self.nodes,
+                                  host_paths=host_paths or {}, images=images or (this_checkout(),),
+                                  needed=(str(REPO), sys.prefix, sys.base_prefix), users=_open_to_all())
 
     def __enter__(self) -> HollowNodes:
         for node in self.nodes:
@@ -48,6 +51,8 @@ class HollowNodes:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._process.stop()
+        names = Path(self._settings.work).name
+        self._cluster.cell.run("sh", "-c", f"for one in /run/netns/{names}-*; do ip netns delete $(basename $one); done", check=False)
         for node in self.nodes:
             self._cluster.delete(f"/api/v1/nodes/{node}")
         for pod in self._cluster.items("/api/v1/pods"):

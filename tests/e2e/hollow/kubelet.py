@@ -29,10 +29,11 @@ class Kubelet:
 
     def __init__(self, api: Api, settings: Settings) -> None:
         self._api, self._settings = api, settings
-        self._network, self._names = Network(), Names()
+        self._network, self._names = Network(settings.block), Names()
         self._pulled: dict[tuple[str, str], float] = {}
         self._workers: dict[str, PodWorker] = {}
-        self._addresses = {node: f"10.77.{200 + index // 250}.{1 + index % 250}" for index, node in enumerate(settings.nodes)}
+        self._addresses = {node: f"10.77.{100 + settings.block + index // 250}.{1 + index % 250}"
+                           for index, node in enumerate(settings.nodes)}
         self._pods: Watch[Json] = Watch(api, "/api/v1/pods", self._mine, on_change=self._changed)
         self._slices: Watch[Json] = Watch(api, "/apis/discovery.k8s.io/v1/endpointslices", lambda one: one, on_change=self._endpoints)
 

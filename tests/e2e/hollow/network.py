@@ -20,9 +20,10 @@ def ip(line: str) -> None:
 
 
 class Network:
-    """Hands out namespaces and addresses 10.77.1.1 and up."""
+    """Hands out namespaces and addresses 10.77.`block`.1 and up; every kubelet of a cell has a block of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, block: int) -> None:
+        self._block = block
         self._numbers = itertools.count()
         self._lock = threading.Lock()
 
@@ -30,8 +31,8 @@ class Network:
         """Make the namespace `name` with a link of `rate` (such as `200mbit`) both ways. Returns its address."""
         with self._lock:
             number = next(self._numbers)
-        address = f"10.77.{1 + number // 250}.{1 + number % 250}"
-        link = f"hl{number}"
+        address = f"10.77.{self._block + number // 250}.{1 + number % 250}"
+        link = f"h{self._block}-{number}"
         ip(f"netns add {name}")
         ip(f"link add {link} type veth peer name eth0 netns {name}")
         ip(f"link set {link} master {BRIDGE} up")

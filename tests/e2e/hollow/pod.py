@@ -66,7 +66,7 @@ class PodWorker:
         self._api, self._settings, self._network, self._names, self._pulled = api, settings, network, names, pulled
         self._pod, self._node_address = pod, node_address
         self.uid = str(pod["metadata"]["uid"])
-        self._namespace = f"pod-{self.uid[:13]}"
+        self._namespace = f"{Path(settings.work).name}-{self.uid[:13]}"
         self._folder = Path(settings.work) / "pods" / self.uid
         self._hosts, self._boot_id = self._folder / "hosts", self._folder / "boot_id"
         spec = pod["spec"]

@@ -26,6 +26,7 @@ class Settings:
     for it: `{"node": {"/sys": "/tmp/made"}}`."""
 
     work: str
+    block: int
     nodes: tuple[str, ...]
     images: tuple[Image, ...]
     needed: tuple[str, ...] = ()
