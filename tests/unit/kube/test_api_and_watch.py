@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from scripted import Scripted
+from kubernetes import client
+from scripted_api import Scripted
 
 from exporter.kube import watch as watching
 from exporter.kube.api import Api, ApiError, ClusterError, configuration
