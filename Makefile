@@ -11,9 +11,11 @@ ARGS ?=
 
 # Libraries that the engines' wheels load and do not bring, and `ip` for runs in network namespaces.
 RUN_PACKAGES := libibverbs1 librdmacm1 libnuma1 libcurl4 iproute2 python3-venv
-TEST_PACKAGES := $(RUN_PACKAGES) prometheus openssl
+TEST_PACKAGES := $(RUN_PACKAGES) prometheus prometheus-alertmanager openssl
+# A browser looks at the status page and at the pictures of the dashboards.
+E2E_PACKAGES := $(TEST_PACKAGES) chromium fonts-dejavu-core
 
-.PHONY: demo test lint types unit integration pythons e2e bench lock clean setup setup-test
+.PHONY: demo test lint types unit integration pythons e2e bench lock clean setup setup-test setup-e2e
 .DEFAULT_GOAL := help
 
 help:
@@ -25,6 +27,10 @@ setup:
 
 setup-test:
 	@tests/setup.sh packages $(TEST_PACKAGES)
+	@$(MAKE) --no-print-directory $(VENV)/.installed
+
+setup-e2e:
+	@tests/setup.sh packages $(E2E_PACKAGES)
 	@$(MAKE) --no-print-directory $(VENV)/.installed
 
 $(VENV)/.installed: requirements.lock pyproject.toml
@@ -58,7 +64,7 @@ pythons: setup-test
 	$(BIN)/python tests/pythons.py
 
 # Each file has a control plane of its own: nodes and addresses of one are not there for the next.
-e2e: setup-test
+e2e: setup-e2e
 	@failed=0; for file in tests/e2e/test_*.py; do \
 	  $(BIN)/python -m pytest $$file $(ARGS) || $(BIN)/python -m pytest $$file $(AGAIN) || { echo "FAILED: $$file"; failed=1; }; \
 	done; exit $$failed
