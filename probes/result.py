@@ -186,6 +186,84 @@ class Finding(Model):
     remedy: Said | None = None
 
 
+class Integrity(Model):
+    """Whether the answer is right, by the means the canary has: anchors copied from the prompt, a reference answer, signs of garbage.
+
+    `anchors` is `[found, asked]`; `common_prefix` the share of the reference's tokens that the answer begins with; `logprob_drift` the
+    largest difference on that prefix; `repetition` the share of the answer that repeats itself; None: not looked at.
+    """
+
+    verdict: Literal["ok", "drift", "mismatch", "crosstalk", "degenerate", "empty", "unknown"]
+    why: Said = ""
+    anchors: tuple[Count, Count] | None = None
+    first_token: bool | None = None
+    common_prefix: Figure | None = None
+    logprob_drift: Figure | None = None
+    repetition: Figure | None = None
+    replacement_characters: Count | None = None
+
+
+class PdPod(Model):
+    """One engine pod that a canary met or may have met, with its state beside the sample. `pod` is a name of the discovery."""
+
+    role: Literal["prefill", "decode", "mixed", "router"]
+    pod: Said
+    node: Said | None = None
+    zone: Said | None = None
+    instance_type: Said | None = None
+    placement_group: Said | None = None
+    engine: Said | None = None
+    engine_role: Said | None = None
+    running: Figure | None = None
+    waiting: Figure | None = None
+    kv_usage: Figure | None = None
+    missing: list[str] = Field(default_factory=list)
+    """Names of metrics expected of this engine that its page did not have; all of them missing makes the verdict `unknown`."""
+
+
+class PdSays(Model):
+    """What one piece of evidence says of disaggregation, with its figures in words."""
+
+    kind: Literal["provenance", "counters", "router_mode", "purity", "configuration"]
+    says: Literal["yes", "no", "unknown"]
+    text: Said
+
+
+class Pd(Model):
+    """What a canary showed of prefill/decode disaggregation: three verdicts kept apart (delivery is the document's own reason).
+
+    `disaggregation` None: this request was not to be disaggregated (route `baseline`, or a prompt that decode may serve alone).
+    `evidence` names the piece that decided. `kv_bytes` is what the engine counted for this request alone, `expected_kv_bytes` what was
+    learned from earlier ones. Seconds: `queue + prefill + transfer + handover` make up the time to the first token; a part that the
+    engine does not tell is None. `impure_tokens` counts `[generated on prefill beyond one a request, prompt tokens computed on decode]`.
+    """
+
+    route: Literal["router", "pair", "baseline"]
+    connector: Said | None = None
+    disaggregation: Literal["yes", "no", "unknown"] | None = None
+    evidence: Literal["provenance", "counters", "router_mode", "none"] = "none"
+    why: Said = ""
+    says: list[PdSays] = Field(default_factory=list)
+    first_contact: bool = False
+    prefill: PdPod | None = None
+    decode: PdPod | None = None
+    others: Count | None = None
+    kv_bytes: Count | None = None
+    expected_kv_bytes: Count | None = None
+    formula_kv_bytes: Count | None = None
+    block_tokens: Count | None = None
+    kv_transfer: Figure | None = None
+    kv_bytes_per_second: Figure | None = None
+    failed_transfers: Count | None = None
+    expired: Count | None = None
+    queue: Figure | None = None
+    prefill_seconds: Figure | None = None
+    transfer: Figure | None = None
+    handover: Figure | None = None
+    impure_tokens: tuple[Count, Count] | None = None
+    integrity: Integrity | None = None
+
+
 class Result(Model):
     """The document. `reason` decides `outcome`; the two can never disagree."""
 
@@ -206,6 +284,7 @@ class Result(Model):
     message: Said = ""
     measurements: list[Measurement] = Field(default_factory=list)
     stream: Stream | None = None
+    pd: Pd | None = None
     findings: list[Finding] = Field(default_factory=list)
     evidence: Evidence | None = None
     throttling: Throttling | None = None

@@ -41,7 +41,7 @@ STACK_DUMP_SECONDS = 0.3
 LOG_LIMIT = 64 << 20
 LINE_LIMIT = 8 << 20
 """Bytes of one line that the child may say: far more than any report, and little memory."""
-REPORT_KEYS = frozenset({"reason", "message", "role", "measurements", "stream", "findings", "evidence", "versions", "shape"})
+REPORT_KEYS = frozenset({"reason", "message", "role", "measurements", "stream", "pd", "findings", "evidence", "versions", "shape"})
 """What the child tells. Who it is and when it ran, its supervisor knows better."""
 TAIL_BYTES = 4096
 EXIT_USAGE = 64

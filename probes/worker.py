@@ -24,7 +24,7 @@ from probes.contract import ContractError, WorkerEnv
 from probes.reasons import Reason
 from probes.registry import PROBES, exists, load
 from probes.rendezvous import Rendezvous, RendezvousError
-from probes.result import Evidence, Finding, Measurement, Phase, Stream
+from probes.result import Evidence, Finding, Measurement, Pd, Phase, Stream
 
 CHANNEL_FD = "EFA_PULSE_CHANNEL_FD"
 ENDS_AT = "EFA_PULSE_ENDS_AT"
@@ -53,6 +53,7 @@ class Report:
     message: str = ""
     measurements: list[Measurement] = field(default_factory=list)
     stream: Stream | None = None
+    pd: Pd | None = None
     findings: list[Finding] = field(default_factory=list)
     evidence: Evidence | None = None
     versions: dict[str, str] = field(default_factory=dict)
@@ -66,6 +67,7 @@ class Report:
             "message": self.message,
             "measurements": [m.model_dump(mode="json") for m in self.measurements],
             "stream": self.stream.model_dump(mode="json") if self.stream else None,
+            "pd": self.pd.model_dump(mode="json", exclude_defaults=True) if self.pd else None,
             "findings": [f.model_dump(mode="json") for f in self.findings],
             "evidence": self.evidence.model_dump(mode="json") if self.evidence else None,
             "versions": self.versions,
