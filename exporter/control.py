@@ -25,7 +25,9 @@ from exporter.judge.witnesses import Answers
 from exporter.launch import Launcher
 from exporter.ledger import Ledger
 from exporter.look import Look
+from exporter.publish.family import Family
 from exporter.publish.publisher import Publisher
+from exporter.publish.surveyed import Samples
 from exporter.runs import Run, RunSpec, missing_result, new_run_id
 from exporter.scheduler import Scheduler, Tick
 from exporter.status import Looked, StatusBoard
@@ -105,6 +107,8 @@ class Conditions:
 
 Event = Tick | Finished | Loaded | Inventoried | Leading | Stop
 Listener = Callable[[Verdict], None]
+Reporter = Callable[[], Iterable[tuple[Family, Samples]]]
+"""Tells what a part of the service counts itself: gauges whole, counters as totals."""
 MakeFleet = Callable[[Config], Fleet]
 """Reads the journal. Raises OSError when it cannot."""
 AskWitnesses = Callable[[Run], Answers]
@@ -147,6 +151,7 @@ class Control:
         self._try_again_at = 0.0
         self._fleet_nodes: dict[str, str] = {}
         self._listeners: list[Listener] = [board.verdict] if board is not None else []
+        self._reporters: list[Reporter] = []
         self._board, self._look = board, Look()
         self._survey = survey or Survey(publisher)
         self._taken: tuple[bool, str | None, float] = (True, None, clock())
@@ -162,6 +167,10 @@ class Control:
     def listen(self, listener: Listener) -> None:
         """Call `listener` with every verdict, in the loop's thread."""
         self._listeners.append(listener)
+
+    def report(self, reporter: Reporter) -> None:
+        """Publish what `reporter` tells, every few seconds, from the loop's thread; it must not wait."""
+        self._reporters.append(reporter)
 
     @property
     def jobs(self) -> list[Job]:
@@ -240,6 +249,8 @@ class Control:
         held = {"paused": conditions.paused is not None or self._scheduler.paused, "stale_inventory": conditions.stale,
                 "standby": not self._leading}
         looked = self._survey.turn(now, self._config, self._fleet, held=held, background=conditions.background)
+        for reporter in self._reporters if looked else ():
+            self._publisher.reported(reporter())
         if looked and conditions.requests is not None:
             complete_at = now - conditions.inventory_age if math.isfinite(conditions.inventory_age) else None
             self._publisher.cluster_followed(conditions.trouble, complete_at, conditions.requests)

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from exporter.judge.transport import Transport
 from exporter.judge.verdict import Verdict
-from exporter.publish import render
+from exporter.publish import families_archive, render
 from exporter.publish.publisher import Publisher
 from exporter.publish.store import Page, Snapshot
 from exporter.publish.surveyed import Covered, Surveyed
@@ -72,6 +72,7 @@ def tell_of_a_fleet(publisher: Publisher, node: str = "a", at: float = 1.7e9) ->
     publisher.surveyed(Surveyed(at, {node: ["efa_room", "budget_gpu"]}, {"quiet": True}, [Covered("nccl", "all", 4, 3, 1, at - 60)],
                                 {node: 0.9}, {("node", "nccl"): 1, ("group", "nccl"): 0}))
     publisher.cluster_followed("the watch of nodes was refused", at, {"GET": 7})
+    publisher.reported([(family, {("x",) * len(family.labels): 1.0}) for family in families_archive.FAMILIES])
 
 
 def preflight_verdict(node: str = "a", seen: int = 16, *, reason: Reason = Reason.OK, **shape: int) -> Verdict:

@@ -6,6 +6,7 @@ To add one: declare it here, fill it in `exporter.publish.publisher` (or `server
 
 from __future__ import annotations
 
+from exporter.publish import families_archive, families_baseline
 from exporter.publish.family import PREFIX, Attribution, Cardinality, Family, Kind
 
 COUNTER, GAUGE, HISTOGRAM, INFO, STATE_SET = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM, Kind.INFO, Kind.STATE_SET
@@ -25,7 +26,8 @@ LABELS = {
     "handler": "path of the server, or `other`",
     "instance_id": "EC2 instance id; elsewhere the name of the node",
     "instance_type": "EC2 instance type",
-    "kind": "of a bandwidth: `busbw`, `algbw` or `goodput`; of devices: `gpu` or `efa`; of findings: what is bad, e.g. `node` or `nic`",
+    "kind": "of a bandwidth: `busbw`, `algbw` or `goodput`; of devices: `gpu` or `efa`; of findings: what is bad, e.g. `node` or `nic`; "
+            "of node conditions: `condition` or `event`; of changes: `step` (at once) or `drift` (little by little)",
     "memory": "`dram` or `gpu`",
     "method": "HTTP method",
     "node": "node name; of a pair the node of rank 0",
@@ -41,14 +43,16 @@ LABELS = {
     "reason": "why a run ended as it did: the closed list of `probes.reasons`",
     "result": "how a canary request ended: the closed list of `probes.reasons`",
     "route": "how the canary reaches the model: `router`, `pair` or `baseline`",
-    "state": "of series: `shown`, `dropped`; of devices: `expected`, `allocatable`, `seen`; of nodes: `measured`, `waiting`, `left_out`",
+    "state": "of series: `shown`, `dropped`; of devices: `expected`, `allocatable`, `seen`; of nodes: `measured`, `waiting`, `left_out`; "
+             "of baselines: `learning`, `learned`, `changed`",
     "statistic": "`p50`, `p99` or `max` over the transfers of one run",
-    "stratum": "distance of a pair: `same_leaf`, `same_spine` or `cross`; `all`: whatever distance",
+    "stratum": "distance of a pair: `same_leaf`, `same_spine`, `cross` or `unknown`; `all`: whatever distance",
     "target": "what one run measures: the name of a canary target",
     "transport": "`efa_rdma`, `efa_no_rdma`, `efa_partial`, `tcp`, `intra_node` or `indeterminate`",
     "version": "version of efa-pulse",
     "why": "why a run was left out, or a connection refused",
     "zone": "availability zone",
+    **families_archive.LABELS,
 }
 """What each label means."""
 
@@ -242,7 +246,7 @@ CANARY_UNRESOLVED = Family(
     PREFIX + "canary_unresolved_events_total", COUNTER, "Token events that shared a read with a later one: no arrival time of their own.",
     ("target",), SELF, PER_TARGET)
 
-FAMILIES: tuple[Family, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Family))
+FAMILIES: tuple[Family, ...] = (*(value for value in list(globals().values()) if isinstance(value, Family)), *families_archive.FAMILIES, *families_baseline.FAMILIES)
 """All families in the order of declaration, which is the order of the page."""
 
 LIVE = (HTTP_REQUESTS, HTTP_REFUSED, SCRAPE_ERRORS, WEB_CONFIG_OK)

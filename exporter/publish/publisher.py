@@ -325,6 +325,16 @@ class Publisher:
         """This replica plans and launches, or does not."""
         self._gauge(f.LEADER, (), float(leading))
 
+    @_event
+    def reported(self, readings: Iterable[tuple[Family, Samples]]) -> None:
+        """Take in what another part counts itself: the whole of each gauge's samples, and the totals of counters by label values."""
+        for family, samples in readings:
+            if family.kind is Kind.COUNTER:
+                for values, total in samples.items():
+                    self._count(family).raise_to(values, total)
+            else:
+                self._replace(family, samples)
+
     def kept(self, node: str, probe: str) -> dict[str, Any] | None:
         """What is published of a probe on a node, as JSON for the journal. None when nothing is."""
         return self._nodes.kept(node, probe)
@@ -394,7 +404,7 @@ API_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 EVENTS = ("declare_probe", "run_finished", "declare_canary", "canary_removed", "node_seen", "node_removed", "scheduler_tick",
           "run_started", "runs_left_out", "config_loaded", "gate", "leading", "restore", "paused",
-          "node_described", "surveyed", "cluster_followed")
+          "node_described", "surveyed", "cluster_followed", "reported")
 """The events of `Publisher`."""
 
 _STREAM_TIMES = {
