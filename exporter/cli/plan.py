@@ -1,4 +1,7 @@
-"""`efa-pulse plan`: what a configuration would run, when, and what it costs, before anything runs."""
+"""`efa-pulse plan`: what a configuration would run, when, and what it costs, before anything runs.
+
+Of this machine or a static list: every job. Of a cluster, or of one that is only assumed: `exporter.cli.fleetplan`.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,9 @@ import typer
 from rich.table import Table
 
 from exporter import config as configuration
-from exporter.cli import render
-from exporter.cli.exits import Exit
+from exporter.cli import fleetplan, render
+from exporter.cli.cluster import ContextOption, KubeconfigOption, Place
+from exporter.cli.exits import Exit, UsageError
 from exporter.cli.probe import JsonOption
 from exporter.config import Config, Job
 from exporter.plan.cost import canary_gpu_seconds, declared
@@ -27,9 +31,33 @@ DAY = 86_400.0
 
 def plan(
     config: Annotated[Path | None, typer.Option("--config", "-c", help="Configuration file; without one the defaults hold.")] = None,
+    assume: Annotated[str | None, typer.Option(metavar="TYPE=COUNT,...", help="Plan a fleet of so many nodes, without a cluster.")] = None,
+    explain: Annotated[str | None, typer.Option(metavar="NODE|all", help="Say why this node, or every one, is left out now.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, max=100, help="Coming rounds to print, of each probe and group.")] = 2,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Print every job with its next run and the cost of one run: time, bytes, GPU time. Nothing is started."""
+    """Print what would run next and what it costs: time, bytes, GPU time, coverage. Nothing is started.
+
+    With inventory mode `kubernetes`, or with --kubeconfig or --context, the fleet is that of a cluster, planned from where its journal
+    stands; --assume needs no cluster at all.
+    """
+    place = Place(kubeconfig, context, config)
+    loaded = place.load()
+    in_cluster = kubeconfig is not None or context is not None
+    if assume is not None and in_cluster:
+        raise UsageError("--assume makes the nodes up: it does not go with --kubeconfig or --context")
+    if assume is not None or in_cluster or loaded.inventory.mode == "kubernetes":
+        out = render.console(stderr=as_json)
+        found = fleetplan.assumed(loaded, assume, rounds) if assume is not None else fleetplan.of_cluster(loaded, place, out, rounds)
+        if as_json:
+            fleetplan.write(found)
+        else:
+            fleetplan.show(found, out, explain=explain)
+        return Exit.OK
+    if explain is not None:
+        raise UsageError("--explain is about the nodes of a cluster: set inventory.mode to kubernetes, or give --kubeconfig or --assume")
     loaded = configuration.load(config) if config is not None else Config()
     scheduler = Scheduler(queue.Queue())
     scheduler.apply(loaded.jobs())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
 
-from exporter.inventory.model import Node, Stratum
+from exporter.inventory.model import Node, Stratum, group_of
 from exporter.plan.gates import Closed, Stay
 from exporter.plan.planned import World
 from exporter.plan.planner import Planner
@@ -87,12 +87,13 @@ def left_out(planner: Planner, world: World) -> Iterator[LeftOut]:
 def _alone(planner: Planner, node: Node, plan: ProbePlan) -> Iterator[LeftOut]:
     if plan.ranks == 1:
         return
-    for (probe, key), turn in planner.turns.items():
-        if probe == plan.name and node.instance_id in turn.alone:
-            members = len(planner.groups[key].ids)
-            why = turn.alone[node.instance_id] if members > 1 else (
-                f"there is no other node like it ({key}): type, zone and EFA must be the same")
-            yield LeftOut(node, plan.name, why, None, members < 2)
+    key = group_of(node)
+    if len(planner.groups[key].ids) < 2:
+        yield LeftOut(node, plan.name, f"there is no other node like it ({key}): type, zone and EFA must be the same", None, lasting=True)
+        return
+    turn = planner.turns.get((plan.name, key))
+    if turn is not None and node.instance_id in turn.alone:
+        yield LeftOut(node, plan.name, turn.alone[node.instance_id], None, lasting=False)
 
 
 def _because(node: Node, plan: ProbePlan, closed: Closed) -> LeftOut:

@@ -92,12 +92,12 @@ def test_what_pods_take_and_who_holds_devices(here: Installation, inventory: Kub
     held = eventually(lambda: node(inventory, name).holders)
     server = f"{here.config.probe_namespace}/server"
     assert [(str(one), one.efa, one.gpu, one.ends, one.probe) for one in held] == [(server, 16, 8, False, False)]
+    eventually(lambda: node(inventory, name).workload_pods == 2, what="both pods are seen")
     found = node(inventory, name)
     assert found.efa is not None
     assert found.efa.free == 16
     assert found.cpu is not None
     assert found.cpu.requested == 4000
-    eventually(lambda: node(inventory, name).workload_pods == 2)
     here.cluster.delete(f"{here.probes}/pods/server")
     eventually(lambda: node(inventory, name).holders == (), what="a pod that left holds nothing")
 

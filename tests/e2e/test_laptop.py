@@ -299,3 +299,23 @@ def test_an_interrupted_command_leaves_nothing(cluster: ControlPlane, here: Inst
     assert "Traceback" not in said
     assert here.jobs() == []
     eventually(lambda: not here.pods(), seconds=30, what="its pods are gone")
+
+
+def test_plan_reads_the_cluster_and_says_why_a_node_is_left_out(cluster: ControlPlane, here: Installation, config: Path) -> None:
+    annotate(cluster, A, exclude="being repaired")
+    try:
+        table = cli(cluster, config, "plan", "--explain", A)
+        done = cli(cluster, config, "plan", "--json")
+        stranger = cli(cluster, config, "plan", "--explain", "nobody")
+    finally:
+        annotate(cluster, A, exclude=None)
+    assert table.returncode == 0
+    assert "being repaired" in table.stdout
+    found = json.loads(done.stdout)
+    assert {"mooncake", "nixl", "node"} == {one["probe"] for one in found["probes"]}
+    assert {one["gate"] for one in found["left_out"] if one["node"] == A} == {"excluded"}
+    assert not [one for one in found["left_out"] if one["node"] == B]
+    assert (A, B) in {tuple(sorted(pair)) for one in found["rounds"] for pair in one["pairs"]}
+    assert stranger.returncode == 64
+    assert "there is no EFA node nobody" in stranger.stderr
+    assert here.jobs() == [], "nothing is started"
