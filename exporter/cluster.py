@@ -60,7 +60,8 @@ class Cluster:
         self.launcher = KubernetesLauncher(self.api, kube, self._ended, claims=self._claim, tolerations=config.planning.gates.tolerations)
         self.identity = identity or f"{os.environ.get('HOSTNAME') or socket.gethostname()}-{os.getpid()}"
         self._on_leading = on_leading
-        self.election = (Election(self.api, kube.leader, namespace=kube.namespace, identity=self.identity, on_change=on_leading)
+        self.election = (Election(self.api, kube.leader, namespace=kube.namespace, identity=self.identity, on_change=on_leading,
+                                  owner=kube.owner)
                          if kube.leader.enabled else None)
         self._askers = ThreadPoolExecutor(ASKERS, thread_name_prefix="ask")
         self._answers: dict[str, Answers] = {}
@@ -138,7 +139,7 @@ class Cluster:
     def fleet(self, config: Config) -> Fleet:
         """The fleet as the journal knows it. Raises OSError when the journal cannot be read."""
         kube = config.kubernetes
-        store = ConfigMapJournal(self.api, namespace=kube.namespace, name=f"{kube.install}-journal")
+        store = ConfigMapJournal(self.api, namespace=kube.namespace, name=f"{kube.install}-journal", owner=kube.owner)
         return Fleet(config, store, self.inventory.snapshot(), needs=needs_of(kube.pods))
 
     def answers(self, run: Run) -> Answers:

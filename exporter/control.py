@@ -468,7 +468,9 @@ def needs_restart(before: Config, after: Config) -> list[str]:
     """Dotted paths of the settings that differ and that a running service does not take over."""
     pairs = {"server": (before.server, after.server), "metrics": (before.metrics, after.metrics),
              "launch.local": (before.launch.local, after.launch.local), "launch.grace": (before.launch.grace, after.launch.grace),
-             "logging": (before.logging, after.logging), "inventory.mode": (before.inventory.mode, after.inventory.mode)}
+             "logging": (before.logging, after.logging), "inventory.mode": (before.inventory.mode, after.inventory.mode),
+             "kubernetes": (before.kubernetes, after.kubernetes),
+             "planning.gates.tolerations": (before.planning.gates.tolerations, after.planning.gates.tolerations)}
     return [path for path, (old, new) in pairs.items() if old != new]
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from exporter.config.kubernetes import Leader as Settings
 from exporter.kube.api import Api, ApiError
+from exporter.kube.owner import OwnObjects
 
 Json = dict[str, Any]
 JOIN_SECONDS = 5.0
@@ -33,7 +34,9 @@ class Election:
     """A candidate. `on_change(leading)` is called from its thread when it begins or ends to lead."""
 
     def __init__(self, api: Api, settings: Settings, *, namespace: str, identity: str, on_change: Callable[[bool], None] = lambda _: None,
-                 clock: Callable[[], float] = awake_clock) -> None:
+                 clock: Callable[[], float] = awake_clock, owner: str | None = None) -> None:
+        """`owner`: the ConfigMap with which the Lease is to go."""
+        self._owner = OwnObjects(api, namespace, owner)
         self._api, self._settings, self._on_change, self._clock = api, settings, on_change, clock
         self._path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
         self.identity = identity
@@ -126,8 +129,9 @@ class Election:
                 "leaseTransitions": int(old.get("leaseTransitions") or 0) + (0 if mine or lease is None else 1)}
         try:
             if lease is None:
+                owned = {"ownerReferences": found} if (found := self._owner.references()) else {}
                 made = self._api.create(self._path, {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
-                                                     "metadata": {"name": self._settings.lease}, "spec": spec}, timeout=timeout)
+                                                     "metadata": {"name": self._settings.lease, **owned}, "spec": spec}, timeout=timeout)
             else:
                 made = self._api.replace(f"{self._path}/{self._settings.lease}", {**lease, "spec": spec}, timeout=timeout)
         except ApiError as error:

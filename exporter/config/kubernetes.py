@@ -227,6 +227,8 @@ class Kubernetes(Model):
     """Resource name of EFA devices."""
     gpu_resource: LabelKey = "nvidia.com/gpu"
     """Resource name of GPUs."""
+    owner: ObjectName | None = None
+    """ConfigMap of `namespace` that owns the Lease and the journal, so that removing the installation removes them."""
     anchor: ObjectName = "efa-pulse-anchor"
     """ConfigMap of the probe namespace that owns every Job, so that removing the installation removes them."""
     service: ObjectName = "efa-pulse-runs"

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Mapping
 
 from exporter.kube.api import Api, ApiError, Json
+from exporter.kube.owner import OwnObjects
 
 KEY = "shard"
 PAGE = 16
@@ -27,8 +28,10 @@ class JournalStoreError(OSError):
 class ConfigMapJournal:
     """See `exporter.plan.journal.JournalStore`."""
 
-    def __init__(self, api: Api, *, namespace: str, name: str) -> None:
+    def __init__(self, api: Api, *, namespace: str, name: str, owner: str | None = None) -> None:
+        """`owner`: the ConfigMap with which every shard is to go."""
         self._api, self._name = api, name
+        self._owner = OwnObjects(api, namespace, owner)
         self._path = f"/api/v1/namespaces/{namespace}/configmaps"
         self._versions: dict[int, str] = {}
 
@@ -65,6 +68,8 @@ class ConfigMapJournal:
         body: Json = {"apiVersion": "v1", "kind": "ConfigMap",
                       "metadata": {"name": name, "labels": {LABEL: self._name, "app.kubernetes.io/name": "efa-pulse"}},
                       "binaryData": {KEY: base64.b64encode(data).decode()}}
+        if owners := self._owner.references():
+            body["metadata"]["ownerReferences"] = owners
         version = self._versions.get(number)
         try:
             if version is None:

@@ -155,6 +155,8 @@ def test_a_refused_configuration_leaves_the_last_good_one(loop: Loop) -> None:
 @pytest.mark.parametrize(("change", "path"), [
     ({"server": {"listen": ":1"}}, "server"), ({"metrics": {"max_series": 2000}}, "metrics"), ({"launch": {"grace": "1s"}}, "launch.grace"),
     ({"launch": {"local": {"network_namespaces": True}}}, "launch.local"), ({"logging": {"level": "debug"}}, "logging"),
+    ({"kubernetes": {"max_jobs": 3}}, "kubernetes"),
+    ({"planning": {"gates": {"tolerations": []}}}, "planning.gates.tolerations"),
 ])
 def test_settings_that_a_reload_cannot_change_are_named(change: dict[str, Any], path: str) -> None:
     assert needs_restart(Config(), Config.model_validate(change)) == [path]
