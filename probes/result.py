@@ -144,8 +144,26 @@ class Throttling(Model):
     wait_seconds: float | None = None
 
 
+class PrefillLeg(Model):
+    """The prefill request of a canary that played the router. `start` is seconds from the first write of the canary, the others are seconds
+    from the write of this leg: first byte and end of the reply."""
+
+    status: str
+    http_status: Count | None = None
+    start: float | None = None
+    ttfb: float | None = None
+    seconds: float | None = None
+    prompt_tokens: Count | None = None
+    cached_tokens: Count | None = None
+    message: Said = ""
+
+
 class Stream(Model):
-    """One canary request. Seconds from the write of the request; see `probes.canary` for each definition."""
+    """One canary request. Seconds from the write of the request; see `probes.canary` for each definition.
+
+    Where the canary played the router, the zero is the write of whichever leg went first, and `decode_ttft` counts from the write of the
+    decode leg. `handover` says whether the prefill worker gave what the decode worker needs.
+    """
 
     status: str
     http_status: Count | None = None
@@ -174,6 +192,9 @@ class Stream(Model):
     retry_after: float | None = None
     request_id: Said | None = None
     answer_sha256: str | None = None
+    prefill: PrefillLeg | None = None
+    decode_ttft: float | None = None
+    handover: Literal["given", "missing"] | None = None
 
 
 class Finding(Model):

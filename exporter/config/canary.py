@@ -11,12 +11,13 @@ from exporter.config.schedule import Schedule, every
 from exporter.config.semantic import Found, Where, refuse, repeated, within
 from probes.canary.endpoint import Api
 from probes.canary.params import CanaryParams
+from probes.canary.stacks import Connector, StackName
 from probes.units import show_duration
 
 Kind = Literal["short", "long"]
 # What a worker needs beside the request itself: its start and its report.
 OVERHEAD_SECONDS = 10.0
-_ELSEWHERE = {"url", "model", "api", "prompt", "key_file", "ca_file"}
+_ELSEWHERE = {"url", "model", "api", "prompt", "key_file", "ca_file", "stack", "connector", "route", "prefill"}
 
 if TYPE_CHECKING:
     class CanaryOptions(Model):
@@ -76,6 +77,10 @@ class CanaryTarget(Model):
     """Name of the model as the endpoint serves it."""
     api: Api = "chat"
     """`chat` or `completions`."""
+    stack: StackName = "openai"
+    """What serves: `openai` (anything), `vllm`, `sglang`, `llm-d` or `ray-serve`."""
+    connector: Connector | None = None
+    """KV connector, where the stack has several; default: its usual one."""
     enabled: bool = True
     """Whether canaries are sent."""
     key: Secret | None = None
@@ -107,7 +112,7 @@ class CanaryTarget(Model):
     def _located(self, kind: Kind, prompt: Prompt, error: ValidationError) -> list[Found]:
         """The problems of a request, each at the key that brought it in."""
         here = prompt.params.model_fields_set
-        place: dict[str, Where] = {name: (name,) for name in ("url", "model", "api", "ca_file")}
+        place: dict[str, Where] = {name: (name,) for name in ("url", "model", "api", "ca_file", "stack", "connector")}
         place |= {name: ("params", name) for name in self.params.model_fields_set - here}
         otherwise: Where = ("prompts", kind, "params") if here else ("params",) if self.params.model_fields_set else ()
         return [(where, what.replace("key_file", "key")) for where, what in within(error, place, otherwise)]
@@ -119,7 +124,8 @@ class CanaryTarget(Model):
     def spec(self, kind: Kind) -> dict[str, Any]:
         """What `request` is made of."""
         prompt = dict(self.prompts.items())[kind]
-        spec: dict[str, Any] = {"url": self.url, "model": self.model, "api": self.api, "prompt": kind,
+        spec: dict[str, Any] = {"url": self.url, "model": self.model, "api": self.api, "prompt": kind, "stack": self.stack,
+                                **({"connector": self.connector} if self.connector is not None else {}),
                                 **self.params.model_dump(mode="json", exclude_unset=True),
                                 **prompt.params.model_dump(mode="json", exclude_unset=True)}
         if self.ca_file is not None:

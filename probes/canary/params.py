@@ -9,6 +9,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
 from probes.canary.endpoint import Api, Endpoint, EndpointError, parse_endpoint
+from probes.canary.stacks import STACKS, Connector, Route, StackName
 from probes.units import Duration
 
 DEFAULT_PROMPT_TOKENS = {"short": 32, "long": 4096}
@@ -31,7 +32,21 @@ class CanaryParams(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    url: str = Field(description="base address of the OpenAI-compatible API, with or without /v1")
+    url: str = Field(description="base address of the OpenAI-compatible API, with or without /v1; on the route pair that of the decode "
+                                 "worker (llm-d: of its sidecar)")
+    stack: StackName = Field(default="openai", description="what serves: openai (anything), vllm, sglang, llm-d or ray-serve")
+    route: Route = Field(default="router", description="router: what users see; pair: one prefill and one decode worker directly; "
+                                                       "baseline: the same model without disaggregation")
+    connector: Connector | None = Field(default=None, description="KV connector, where the stack has several; default: its usual one")
+    prefill: str | None = Field(default=None, description="base address of the prefill worker; for the route pair")
+    bootstrap_host: str | None = Field(default=None, min_length=1, max_length=253,
+                                       description="host of the prefill worker's bootstrap server; default: that of prefill")
+    bootstrap_port: int = Field(default=8998, ge=1, le=65535, description="port of the bootstrap server (SGLang, Mooncake)")
+    cache_salt: bool = Field(default=False, description="keep this request's KV apart from every other in the engine's prefix cache")
+    priority: int | None = Field(default=None, ge=-(2**31), lt=2**31,
+                                 description="priority of the request, where the engine has it on: low is first in vLLM, last in SGLang")
+    objective: str | None = Field(default=None, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?$",
+                                  description="InferenceObjective of an llm-d gateway; give one with a negative priority")
     model: str = Field(min_length=1, max_length=512, description="model name as the endpoint serves it")
     api: Api = Field(default="chat", description="chat completions or text completions")
 
@@ -72,6 +87,11 @@ class CanaryParams(BaseModel):
         except EndpointError as error:
             raise ValueError(str(error)) from None
         return value
+
+    @field_validator("prefill")
+    @classmethod
+    def _usable_prefill(cls, value: str | None) -> str | None:
+        return value if value is None else cls._usable_url(value)
 
     @field_validator("headers")
     @classmethod
@@ -119,6 +139,33 @@ class CanaryParams(BaseModel):
         if self.context_length is not None and self.max_tokens + 32 > self.context_length:
             raise ValueError(f"max_tokens {self.max_tokens} and a prompt do not fit into context_length {self.context_length}")
         return self
+
+    @model_validator(mode="after")
+    def _stack_and_route(self) -> CanaryParams:
+        stack = STACKS[self.stack]
+        if self.route not in stack.routes:
+            raise ValueError(f"route {self.route} is not possible with stack {self.stack}: use one of {', '.join(sorted(stack.routes))}")
+        if self.connector is not None and self.connector not in stack.connectors:
+            known = f"use one of {', '.join(stack.connectors)}" if stack.connectors else "leave it out"
+            raise ValueError(f"connector {self.connector} makes no sense with stack {self.stack}: {known}")
+        if self.route == "pair" and self.prefill is None:
+            raise ValueError("route pair needs prefill, the address of the prefill worker")
+        if self.route != "pair" and self.prefill is not None:
+            raise ValueError(f"prefill is for the route pair, not for {self.route}")
+        if self.objective is not None and self.stack != "llm-d":
+            raise ValueError("objective is for stack llm-d")
+        if "cache_salt" in self.extra_body and self.cache_salt:
+            raise ValueError("cache_salt is given in extra_body as well")
+        if "priority" in self.extra_body and self.priority is not None:
+            raise ValueError("priority is given in extra_body as well")
+        stack.check(self)
+        return self
+
+    @property
+    def wire_connector(self) -> Connector | None:
+        """The KV connector that holds: the one given, else the stack's usual one. None where none makes a difference."""
+        connectors = STACKS[self.stack].connectors
+        return self.connector or (connectors[0] if connectors else None)
 
     @property
     def endpoint(self) -> Endpoint:

@@ -44,6 +44,8 @@ def completion_body(params: CanaryParams, prompt: str) -> dict[str, Any]:
         fields["temperature"] = params.temperature
     if params.seed is not None:
         fields["seed"] = params.seed
+    if params.priority is not None:
+        fields["priority"] = params.priority
     return fields | params.extra_body
 
 
