@@ -7,8 +7,11 @@ from pathlib import Path
 
 from pydantic import Field, model_validator
 
+from exporter.config.archive import Archive
 from exporter.config.base import Model, Secret
 from exporter.config.canary import OVERHEAD_SECONDS, Canary
+from exporter.config.conditions import Conditions
+from exporter.config.ec2 import Ec2
 from exporter.config.inventory import Inventory, host_name
 from exporter.config.jobs import Job
 from exporter.config.kubernetes import Kubernetes
@@ -56,6 +59,12 @@ class Config(Model):
     """The cluster, in inventory mode `kubernetes`."""
     planning: Planning = Planning()
     """Rounds over the nodes of a fleet: who is probed when, and what that may cost."""
+    ec2: Ec2 = Ec2()
+    """Facts of the nodes from the EC2 API."""
+    conditions: Conditions = Conditions()
+    """Node conditions and Events, in inventory mode `kubernetes`."""
+    archive: Archive = Archive()
+    """Where results are kept."""
     thresholds: Thresholds = Thresholds()
     """Floors for measured figures."""
     metrics: Metrics = Metrics()
