@@ -11,7 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from exporter.judge.transport import Transport
 from exporter.judge.verdict import Verdict
-from exporter.publish import families_archive, render
+from exporter.publish import families_archive, families_baseline, render
+from exporter.publish.nodes import Ratio, Standing
 from exporter.publish.publisher import Publisher
 from exporter.publish.store import Page, Snapshot
 from exporter.publish.surveyed import Covered, Surveyed
@@ -73,6 +74,11 @@ def tell_of_a_fleet(publisher: Publisher, node: str = "a", at: float = 1.7e9) ->
                                 {node: 0.9}, {("node", "nccl"): 1, ("group", "nccl"): 0}))
     publisher.cluster_followed("the watch of nodes was refused", at, {"GET": 7})
     publisher.reported([(family, {("x",) * len(family.labels): 1.0}) for family in families_archive.FAMILIES])
+    publisher.reported([(family, {("x",) * len(family.labels): 1.0})
+                        for family in families_baseline.FAMILIES if "node" not in family.labels])
+    figure = ("nccl", "all_reduce", "1048576", "gpu", "busbw")
+    publisher.compared({node: Standing(tuple(Ratio(family, figure, 0.9) for family in families_baseline.RATIOS.values()),
+                                       {("nccl", "step"): True, ("nccl", "drift"): False})})
 
 
 def preflight_verdict(node: str = "a", seen: int = 16, *, reason: Reason = Reason.OK, **shape: int) -> Verdict:

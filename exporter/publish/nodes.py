@@ -1,9 +1,9 @@
 """What is published of each node: its last verdicts, and figures that do not punish it for a bad partner.
 
-A node has at most `series` series. Verdicts come first; what is left goes, in this order, to one bandwidth of each probe, how many devices
-were measured, the other bandwidths at the largest size of each operation, shares of EFA devices, then p99, p50 and maximum of the latency
-at its smallest size. A state set shows the present state as 1 and the one before as 0, no other; where the bandwidths would not fit beside
-them, the states before are left out.
+A node has at most `series` series. Verdicts come first; what is left goes, in this order, to changes, one bandwidth of each probe with its
+ratios to baseline and peers, how many devices were measured, the other bandwidths at the largest size of each operation, ratios to the
+hardware, shares of EFA devices, then p99, p50 and maximum of the latency at its smallest size. A state set shows the present state as 1
+and the one before as 0, no other; where the bandwidths would not fit beside them, the states before are left out.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from types import EllipsisType
 from typing import Any, NamedTuple
 
 from exporter.publish import families as f
+from exporter.publish import families_baseline as fb
 from exporter.publish import render
 from exporter.publish.family import Family
 from exporter.publish.legal import FALLBACKS
@@ -36,7 +37,7 @@ _PER_PROBE = 4  # healthy, verdict time, measured time, and the outcome; one mor
 
 FAMILIES = (f.NODE_HEALTHY, f.NODE_VERDICT_TIME, f.NODE_OUTCOME, f.NODE_MEASURED_TIME, f.NODE_FIRST_SEEN, f.NODE_BANDWIDTH,
             f.NODE_TRANSFER, f.NODE_TRANSPORT, f.NODE_EFA_DEVICES, f.NODE_INFO, f.NODE_GATE_CLOSED, f.NODE_SUSPICION,
-            f.NODE_DEVICES_MEASURED, f.NIC_SHARE)
+            f.NODE_DEVICES_MEASURED, f.NIC_SHARE, fb.TO_BASELINE, fb.TO_PEERS, fb.TO_CEILING, fb.CHANGE)
 
 Row = tuple[Sequence[str], float]
 
@@ -84,6 +85,22 @@ def operation_of(measurement: Measurement) -> str:
     return f"{measurement.operation}:{measurement.variant}" if measurement.variant else measurement.operation
 
 
+class Ratio(NamedTuple):
+    """One figure of a node against something. `family` is one of `families_baseline.RATIOS`, `labels` are those of it after the node."""
+
+    family: Family
+    labels: tuple[str, str, str, str, str]
+    value: float
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a node stands to what it should reach. `changes` gives, by probe and kind, whether one stands or is over."""
+
+    ratios: tuple[Ratio, ...] = ()
+    changes: Mapping[tuple[str, str], bool] = field(default_factory=dict)
+
+
 class _States:
     """The present state and the one before."""
 
@@ -124,6 +141,7 @@ class _Node:
     gates: tuple[str, ...] = ()
     suspicion: float | None = None
     shares: dict[str, float] = field(default_factory=dict)
+    compared: Standing = field(default_factory=lambda: Standing())
 
 
 class Nodes:
@@ -215,6 +233,13 @@ class Nodes:
         known = self._nodes.get(node)
         if known is not None and known.suspicion != suspicion:
             known.suspicion = suspicion
+            self._dirty.add(node)
+
+    def compared(self, node: str, standing: Standing) -> None:
+        """Take in how a known node stands now."""
+        known = self._nodes.get(node)
+        if known is not None and known.compared != standing:
+            known.compared = standing
             self._dirty.add(node)
 
     def used(self, node: str, probe: str, kind: str, devices: Iterable[str], at: float) -> None:
@@ -325,7 +350,7 @@ class Nodes:
         optional = self._optional(node, known)
         moving = sum(state.transport.now is not None for state in known.probes.values())
         room = self._series - sum(map(len, out.values())) - len(known.required) * len(FALLBACKS) - len(known.probes) * _PER_PROBE - moving
-        first = sum(family in (f.NODE_BANDWIDTH, f.NODE_DEVICES_MEASURED) for family, _ in optional)
+        first = sum(family in _FIRST for family, _ in optional)
         before = room - len(known.probes) - moving >= first
         for probe, state in sorted(known.probes.items()):
             values: list[tuple[Family, float | None]] = [(f.NODE_MEASURED_TIME, state.measured_time)]
@@ -355,9 +380,17 @@ class Nodes:
             for probe, state in sorted(known.probes.items()) for kind, seen in sorted(state.used.items()) if seen]
         shares: list[tuple[Family, Row]] = [(f.NIC_SHARE, ((node, device), share)) for device, share in known.shares.items()]
         others = [row for row in rates if row not in heads]
-        return [*heads, *measured, *others, *shares, *(row for row in rows if row[0] is f.NODE_TRANSFER)]
+        changes: list[tuple[Family, Row]] = [(fb.CHANGE, ((node, probe, kind), float(stands)))
+                                             for (probe, kind), stands in sorted(known.compared.changes.items())]
+        to: dict[str, list[tuple[Family, Row]]] = {family.name: [] for family in fb.RATIOS.values()}
+        for ratio in sorted(known.compared.ratios, key=lambda one: one.labels):
+            to[ratio.family.name].append((ratio.family, ((node, *ratio.labels), ratio.value)))
+        return [*changes, *heads, *to[fb.TO_BASELINE.name], *to[fb.TO_PEERS.name], *measured, *others, *to[fb.TO_CEILING.name], *shares,
+                *(row for row in rows if row[0] is f.NODE_TRANSFER)]
 
 
+_FIRST = (f.NODE_BANDWIDTH, f.NODE_DEVICES_MEASURED, fb.CHANGE, fb.TO_BASELINE)
+"""Where these would not fit beside them, states before are left out."""
 _FIGURES = {family.name: family for family in (f.NODE_BANDWIDTH, f.NODE_TRANSFER)}
 
 

@@ -17,7 +17,7 @@ from exporter.publish import families as f
 from exporter.publish import legal, render
 from exporter.publish.family import Family, Kind
 from exporter.publish.instruments import Counters, Histograms
-from exporter.publish.nodes import Nodes, figures, operation_of
+from exporter.publish.nodes import Nodes, Standing, figures, operation_of
 from exporter.publish.pairs import Pairs
 from exporter.publish.store import Snapshot, Store
 from exporter.publish.surveyed import FLEET_GATES, Samples, Surveyed, Suspicions, coverage_samples
@@ -269,6 +269,12 @@ class Publisher:
         self._nodes.age(told.at)
 
     @_event
+    def compared(self, standings: Mapping[str, Standing]) -> None:
+        """How nodes stand to their baselines, peers and hardware now."""
+        for node, standing in standings.items():
+            self._nodes.compared(node, standing)
+
+    @_event
     def cluster_followed(self, trouble: str, complete_at: float | None, requests: Mapping[str, int]) -> None:
         """How the API server is followed: what is wrong (empty: nothing), when everything was last known to be seen (Unix seconds), and
         how many requests were sent so far by method."""
@@ -404,7 +410,7 @@ API_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 EVENTS = ("declare_probe", "run_finished", "declare_canary", "canary_removed", "node_seen", "node_removed", "scheduler_tick",
           "run_started", "runs_left_out", "config_loaded", "gate", "leading", "restore", "paused",
-          "node_described", "surveyed", "cluster_followed", "reported")
+          "node_described", "surveyed", "cluster_followed", "reported", "compared")
 """The events of `Publisher`."""
 
 _STREAM_TIMES = {
