@@ -6,7 +6,7 @@ To add one: declare it here, fill it in `exporter.publish.publisher` (or `server
 
 from __future__ import annotations
 
-from exporter.publish import families_archive, families_baseline
+from exporter.publish import families_archive, families_baseline, families_pd
 from exporter.publish.family import PREFIX, Attribution, Cardinality, Family, Kind
 
 COUNTER, GAUGE, HISTOGRAM, INFO, STATE_SET = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM, Kind.INFO, Kind.STATE_SET
@@ -53,6 +53,7 @@ LABELS = {
     "why": "why a run was left out, or a connection refused",
     "zone": "availability zone",
     **families_archive.LABELS,
+    **families_pd.LABELS,
 }
 """What each label means."""
 
@@ -246,7 +247,8 @@ CANARY_UNRESOLVED = Family(
     PREFIX + "canary_unresolved_events_total", COUNTER, "Token events that shared a read with a later one: no arrival time of their own.",
     ("target",), SELF, PER_TARGET)
 
-FAMILIES: tuple[Family, ...] = (*(value for value in list(globals().values()) if isinstance(value, Family)), *families_archive.FAMILIES, *families_baseline.FAMILIES)
+FAMILIES: tuple[Family, ...] = (*(value for value in list(globals().values()) if isinstance(value, Family)), *families_archive.FAMILIES,
+                                *families_baseline.FAMILIES, *families_pd.FAMILIES)
 """All families in the order of declaration, which is the order of the page."""
 
 LIVE = (HTTP_REQUESTS, HTTP_REFUSED, SCRAPE_ERRORS, WEB_CONFIG_OK)
