@@ -1,0 +1,9 @@
+"""The boards, one module each."""
+
+from __future__ import annotations
+
+from dashboards.board import Board
+from dashboards.boards import canary, fabric, kv, monitor, node, overview
+
+BOARDS: tuple[Board, ...] = (overview.BOARD, fabric.BOARD, kv.BOARD, canary.BOARD, node.BOARD, monitor.BOARD)
+"""All of them, in the order in which a person goes through them."""
