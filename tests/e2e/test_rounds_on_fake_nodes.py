@@ -84,6 +84,27 @@ def test_a_round_outlives_the_api_server_and_cut_watches(install: Install) -> No
     assert here.jobs() == []
 
 
+@pytest.mark.timeout(180)
+def test_a_round_outlives_a_slow_etcd(install: Install) -> None:
+    here = install(pods=OK_PODS)
+    nodes = here.nodes(40)
+    fence, launched = here.fence(), here.launcher()
+    wanted = pairs(nodes, "slow")
+    for one in wanted:
+        launched.launcher.start(one)
+    for _ in range(4):
+        with here.cluster.parts["etcd"].frozen():
+            time.sleep(3.0)
+        time.sleep(0.5)
+    runs = [launched.next(90) for _ in wanted]
+    assert Counter(run.spec.run_id for run in runs) == Counter(one.run_id for one in wanted)
+    # Fake pods do not wait for each other as real ones do: with the scheduler held up, one may end before the other has a node.
+    assert {result.reason for run in runs for result in run.results} <= {Reason.OK, Reason.UNSCHEDULED}
+    launched.idle()
+    assert fence.broken == []
+    assert here.jobs() == []
+
+
 @pytest.mark.timeout(120)
 def test_nothing_is_concluded_from_what_a_dead_connection_did_not_show(install: Install) -> None:
     here = install(pods=OK_PODS, bind_limit=5)
