@@ -7,24 +7,29 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from probes.canary.answer import Answer, AnswerReader
-from probes.canary.clock import Clocks, Stopwatch
+from probes.canary.clock import Clocks, Moment, Stopwatch
 from probes.canary.dial import Connection, Dialer, SetupError, read_key
+from probes.canary.drive import Legs
 from probes.canary.events import printable
 from probes.canary.http1 import HttpExchange
+from probes.canary.legs import PrefillRequest, look_up
 from probes.canary.params import CanaryParams
-from probes.canary.prompt import NONCE_BYTES, fit, make_prompt
+from probes.canary.prompt import NONCE_BYTES, Prompt, compose, fit
 from probes.canary.redact import redact
-from probes.canary.request import completion_request
+from probes.canary.request import completion_body, leg_request
 from probes.canary.served import served_context
+from probes.canary.stacks import STACKS, Ask, HandoverError, Leg, Plan
+from probes.canary.stacks.base import Json
 from probes.canary.status import REASON_OF, Status, retry_after
 from probes.canary.timing import Timing, evaluate
-from probes.canary.transport import DeadlinePassed, TransportError, stamping
+from probes.canary.transport import TransportError, stamping
 from probes.reasons import Reason
-from probes.result import Stream
+from probes.result import PrefillLeg, Stream
 
-_ERROR_BODY_SECONDS = 2.0
+Entropy = Callable[[int], bytes]
 
 
 @dataclass
@@ -32,107 +37,153 @@ class CanaryRun:
     """What one request gave. `answer` never leaves the process; `stream` is what a result carries.
 
     `started` is the write of the request and `arrivals` the kernel's arrival time of each token event, both CLOCK_REALTIME nanoseconds;
-    an arrival is None where the read brought no stamp.
+    an arrival is None where the read brought no stamp. `handover` says whether a prefill worker gave what the decode worker needs, None
+    where the canary did not play the router. `headers` are those of the visible leg's response, repeated ones repeated.
     """
 
     stream: Stream
     reason: Reason
     message: str = ""
     answer: Answer = field(default_factory=Answer)
-    prompt_tokens: int = 0
-    nonce: bytes = b""
+    prompt: Prompt = field(default_factory=Prompt)
     started: int | None = None
     arrivals: list[int | None] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
+    headers: tuple[tuple[str, str], ...] = ()
+    prefill: PrefillLeg | None = None
+    handover: Literal["given", "missing"] | None = None
+    handover_problem: str = ""
+    ttft_has_prefill: bool = True
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Length of the prompt as it was made, tokens, about."""
+        return self.prompt.tokens
+
+    @property
+    def nonce(self) -> bytes:
+        """What makes the prompt's first block new."""
+        return self.prompt.nonce
 
 
-def run_canary(params: CanaryParams, *, clocks: Clocks | None = None, entropy: Callable[[int], bytes] = secrets.token_bytes) -> Stream:
+@dataclass
+class Prefilled:
+    """What a prefill leg alone gave. `fields` go into the body of a decode leg; None when the worker offered no KV."""
+
+    leg: PrefillLeg
+    reason: Reason
+    message: str = ""
+    fields: Json | None = None
+
+
+def run_canary(params: CanaryParams, *, clocks: Clocks | None = None, entropy: Entropy = secrets.token_bytes) -> Stream:
     """Send one request and give its measurements. Every way it can fail is a `status`; raises SetupError for unusable parameters only."""
     return measure(params, clocks=clocks, entropy=entropy).stream
 
 
-def measure(params: CanaryParams, *, clocks: Clocks | None = None, entropy: Callable[[int], bytes] = secrets.token_bytes,
-            before_request: Callable[[], None] | None = None) -> CanaryRun:
-    """As `run_canary`, with everything that was learned. `before_request` is called once the connection is open."""
+def measure(params: CanaryParams, *, clocks: Clocks | None = None, entropy: Entropy = secrets.token_bytes,
+            before_request: Callable[[], None] | None = None, prompt: Prompt | None = None, given: Json | None = None) -> CanaryRun:
+    """As `run_canary`, with everything that was learned.
+
+    `before_request` is called once the connections are open. `prompt` replaces the canary's own. `given` is the hand-over of another
+    request's prefill (`prefill_only`): then only the visible leg is sent, with it.
+    """
     dialer = Dialer(params)
     secret = read_key(params)
-    tokens = _prompt_length(params, dialer, secret)
-    nonce = entropy(NONCE_BYTES)
+    if prompt is None:
+        prompt = compose(_prompt_length(params, dialer, secret), entropy(NONCE_BYTES), params.wanted_anchors)
+    plan = _plan(params, prompt, entropy, given)
     stopwatch = Stopwatch(clocks)
-    with stamping():
+    run = CanaryRun(Stream(status=Status.OK.value), Reason.OK, prompt=prompt, ttft_has_prefill=plan.ttft_has_prefill)
+    with contextlib.ExitStack() as held:
+        held.enter_context(stamping())
         try:
+            found = look_up(params, plan.lookup, secret, clocks) if plan.lookup is not None else ({}, {})
             connection = dialer.open(stopwatch)
+            held.callback(lambda: connection.link.close())
+            prefill = _open_prefill(params, plan, found[0], secret, stopwatch if plan.order == "serial" else Stopwatch(clocks), held)
         except TransportError as error:
-            return _without_answer(error, tokens, nonce)
-        with contextlib.closing(connection.link):
-            if before_request is not None:
-                before_request()
-            exchange = HttpExchange()
-            request = completion_request(params, exchange, connection, secret, make_prompt(tokens, nonce))
-            reader = AnswerReader(exchange)
-            _converse(params, connection, request, reader, stopwatch)
-    return _redacted(_summary(params, connection, reader, stopwatch, tokens, nonce), secret)
-
-
-def _converse(params: CanaryParams, connection: Connection, request: bytes, reader: AnswerReader, stopwatch: Stopwatch) -> None:
-    """Send and read until the reader has its verdict or a deadline passed."""
-    deadlines = _Deadlines(params, reader, stopwatch)
-    try:
-        connection.link.send(request, time.monotonic() + min(params.total_timeout, params.head_timeout), stopwatch.start)
-        while reader.status is None:
-            seconds, status, message = deadlines.next()
-            try:
-                arrival = connection.link.receive(stopwatch.started_user / 1e9 + seconds)
-            except DeadlinePassed:
-                deadlines.passed(status, message)
-                return
-            if stopwatch.seconds(arrival.at) > seconds:
-                deadlines.passed(status, message)
-            elif arrival.data:
-                reader.feed(arrival.data, arrival.at)
-            else:
-                reader.close(arrival.at, why=arrival.why)
-    except DeadlinePassed:
-        reader.fail(Status.TIMEOUT_HEADER, "the peer did not take the request in time")
-
-
-@dataclass
-class _Deadlines:
-    """Which deadline comes next, in seconds from the start."""
-
-    params: CanaryParams
-    reader: AnswerReader
-    stopwatch: Stopwatch
-    _error_until: float | None = None
-
-    def next(self) -> tuple[float, Status, str]:
-        """Seconds, the status when they pass, and what was waited for."""
-        params, reader = self.params, self.reader
-        due = [(params.total_timeout, Status.TIMEOUT_TOTAL,
-                f"the answer was not complete after {params.total_timeout:g} s, {len(reader.tokens)} token events came")]
-        if reader.waiting == "head":
-            due.append((params.head_timeout, Status.TIMEOUT_HEADER, f"no response head after {params.head_timeout:g} s"))
-        if reader.waiting in ("head", "first_token"):
-            due.append((params.first_token_timeout, Status.TIMEOUT_FIRST_TOKEN, f"no token after {params.first_token_timeout:g} s"))
-        elif reader.waiting == "error_body":
-            if self._error_until is None:
-                self._error_until = (time.monotonic_ns() - self.stopwatch.started_user) / 1e9 + _ERROR_BODY_SECONDS
-            due.append((self._error_until, Status.PROTOCOL_ERROR, ""))
-        elif reader.last_event is not None:
-            what = "end mark" if reader.waiting == "end" else "token"
-            due.append((self.stopwatch.seconds(reader.last_event) + params.stall_timeout, Status.TIMEOUT_STALL,
-                        f"no {what} for {params.stall_timeout:g} s after {len(reader.tokens)} token events"))
-        seconds, status, message = min(due, key=lambda item: item[0])
-        if reader.keep_alives and status is not Status.TIMEOUT_TOTAL:
-            message += f", though {reader.keep_alives} keep-alives came"
-        return seconds, status, message
-
-    def passed(self, status: Status, message: str) -> None:
-        """The deadline of `next` is over."""
-        if self.reader.waiting == "error_body":
-            self.reader.expire()
+            return _redacted(_without_answer(run, error.status, str(error)), secret)
+        except HandoverError as error:
+            # The lookup is the only way to the prefill worker: without it there is nothing to send.
+            return _redacted(_without_answer(run, Status.PROTOCOL_ERROR, str(error)), secret)
+        if before_request is not None:
+            before_request()
+        exchange = HttpExchange()
+        reader = AnswerReader(exchange)
+        visible = Leg(plan.visible.url, plan.visible.body | found[1], plan.visible.headers)
+        legs = Legs(params, plan, visible, stopwatch, reader)
+        if prefill is None:
+            legs.converse(connection, leg_request(params, exchange, connection, secret, visible), stopwatch.start)
+        elif plan.order == "serial":
+            legs.first_prefill(prefill)
+            if reader.status is None:
+                if connection.link.spent():
+                    connection = _again(dialer, connection, stopwatch, reader)
+                legs.converse(connection, leg_request(params, exchange, connection, secret, legs.visible), legs.mark)
         else:
-            self.reader.fail(status, message)
+            legs.beside_prefill(prefill, connection, leg_request(params, exchange, connection, secret, visible))
+        if prefill is not None:
+            run.prefill = prefill.report(stopwatch.started_user)
+            run.handover, run.handover_problem = legs.handover, legs.handover_problem
+    return _redacted(_summary(params, connection, reader, stopwatch, run, legs.decode_written), secret)
+
+
+def prefill_only(params: CanaryParams, prompt: Prompt, *, clocks: Clocks | None = None,
+                 entropy: Entropy = secrets.token_bytes) -> Prefilled:
+    """Send the prefill leg of `prompt` alone and keep its hand-over for another request. It holds blocks on the prefill worker until a
+    decode worker fetches them or the lease ends. For the route pair of a stack with a serial connector; raises SetupError for others."""
+    plan = _plan(params, prompt, entropy, None)
+    if plan.prefill is None or plan.handover is None:
+        raise SetupError(f"stack {params.stack} on route {params.route} has no prefill leg that can be sent alone")
+    secret = read_key(params)
+    request = PrefillRequest(params, plan.prefill, secret, Stopwatch(clocks))
+    with stamping(), contextlib.closing(request):
+        try:
+            request.open()
+        except TransportError as error:
+            request.reader.fail(error.status, str(error))
+        else:
+            until = time.monotonic() + params.first_token_timeout
+            request.send(until, request.stopwatch.start)
+            request.drain(until)
+    status = request.reader.status or Status.PROTOCOL_ERROR
+    if status is not Status.OK:
+        return Prefilled(request.report(), REASON_OF[status], f"prefill leg: {request.reader.message}")
+    try:
+        return Prefilled(request.report(), Reason.OK, fields=plan.handover(request.reader.reply))
+    except HandoverError as error:
+        return Prefilled(request.report(), Reason.OK, str(error))
+
+
+def _plan(params: CanaryParams, prompt: Prompt, entropy: Entropy, given: Json | None) -> Plan:
+    body = completion_body(params, prompt.content, entropy(16).hex() if params.cache_salt else "")
+    return STACKS[params.stack].plan(Ask(params, body, entropy, given))
+
+
+def _open_prefill(params: CanaryParams, plan: Plan, more: Json, secret: list[tuple[str, str]], stopwatch: Stopwatch,
+                  held: contextlib.ExitStack) -> PrefillRequest | None:
+    """The prefill leg, connected. Raises TransportError that says which leg it was."""
+    if plan.prefill is None:
+        return None
+    leg = Leg(plan.prefill.url, plan.prefill.body | more, plan.prefill.headers)
+    request = PrefillRequest(params, leg, secret, stopwatch)
+    held.callback(request.close)
+    try:
+        request.open()
+    except TransportError as error:
+        raise TransportError(error.status, f"prefill leg: {error}") from None
+    return request
+
+
+def _again(dialer: Dialer, connection: Connection, stopwatch: Stopwatch, reader: AnswerReader) -> Connection:
+    """A new connection for one that the peer closed while the prefill leg ran."""
+    connection.link.close()
+    try:
+        return dialer.open(stopwatch)
+    except TransportError as error:
+        reader.fail(error.status, str(error))
+        return connection
 
 
 def _prompt_length(params: CanaryParams, dialer: Dialer, secret: list[tuple[str, str]]) -> int:
@@ -147,12 +198,12 @@ def _prompt_length(params: CanaryParams, dialer: Dialer, secret: list[tuple[str,
         raise SetupError(str(error)) from None
 
 
-def _without_answer(error: TransportError, tokens: int, nonce: bytes) -> CanaryRun:
-    return CanaryRun(Stream(status=error.status.value), REASON_OF[error.status], str(error), prompt_tokens=tokens, nonce=nonce)
+def _without_answer(run: CanaryRun, status: Status, message: str) -> CanaryRun:
+    return replace(run, stream=Stream(status=status.value), reason=REASON_OF[status], message=message)
 
 
-def _summary(params: CanaryParams, connection: Connection, reader: AnswerReader, stopwatch: Stopwatch, tokens: int,
-             nonce: bytes) -> CanaryRun:
+def _summary(params: CanaryParams, connection: Connection, reader: AnswerReader, stopwatch: Stopwatch, run: CanaryRun,
+             decode_written: Moment | None) -> CanaryRun:
     usage = reader.usage
     counted = usage.completion if usage is not None else None
     timing = evaluate(reader.tokens, counted, stopwatch.seconds, reader.trailed)
@@ -187,11 +238,20 @@ def _summary(params: CanaryParams, connection: Connection, reader: AnswerReader,
         retry_after=retry_after(head.get("retry-after"), time.time()) if head is not None else None,
         request_id=reader.response_id,
         answer_sha256=reader.answer.sha256(),
+        prefill=run.prefill,
+        decode_ttft=_since(timing.ttft, decode_written, stopwatch),
+        handover=run.handover,
     )
     server = head.get("server") if head is not None else None
     versions = {name: printable(value, 60) for name, value in (("tls", connection.tls_version), ("server", server)) if value}
-    return CanaryRun(stream, REASON_OF[status], message, reader.answer, tokens, nonce, stopwatch.started_real,
-                     [event.at.kernel for event in reader.tokens], versions)
+    return replace(run, stream=stream, reason=REASON_OF[status], message=message, answer=reader.answer, started=stopwatch.started_real,
+                   arrivals=[event.at.kernel for event in reader.tokens], versions=versions,
+                   headers=reader.head.headers if reader.head is not None else ())
+
+
+def _since(ttft: float | None, written: Moment | None, stopwatch: Stopwatch) -> float | None:
+    """The time to the first token, from the write of the decode leg."""
+    return None if ttft is None or written is None else _round(ttft - stopwatch.seconds(written))
 
 
 def _redacted(run: CanaryRun, secret: list[tuple[str, str]]) -> CanaryRun:
@@ -199,7 +259,9 @@ def _redacted(run: CanaryRun, secret: list[tuple[str, str]]) -> CanaryRun:
     if not secret:
         return run
     key = secret[0][1].removeprefix("Bearer ")
-    said = {name: redact(value, key) for name in ("finish_reason", "request_id") if (value := getattr(run.stream, name))}
+    said: dict[str, object] = {name: redact(value, key) for name in ("finish_reason", "request_id") if (value := getattr(run.stream, name))}
+    if run.stream.prefill is not None:
+        said["prefill"] = run.stream.prefill.model_copy(update={"message": redact(run.stream.prefill.message, key)})
     return replace(run, stream=run.stream.model_copy(update=said), message=redact(run.message, key),
                    versions={name: redact(value, key) for name, value in run.versions.items()})
 

@@ -13,6 +13,7 @@ from probes.canary.stacks import STACKS, Connector, Route, StackName
 from probes.units import Duration
 
 DEFAULT_PROMPT_TOKENS = {"short": 32, "long": 4096}
+ANSWER_TOKENS_A_CODE = 8
 LOOKUP_TIMEOUT = 5.0
 LOOKUP_ABOVE = 512
 """Prompt and answer up to this many tokens fit any served context, so it is not asked for."""
@@ -61,6 +62,9 @@ class CanaryParams(BaseModel):
     seed: int | None = Field(default=None, ge=0, lt=2**53)
     include_usage: bool = Field(default=True, description="ask for token counts in the stream")
     continuous_usage: bool = Field(default=False, description="ask vLLM for token counts on every event")
+    anchors: Literal["off", "graded", "required"] = Field(
+        default="graded", description="code words that the answer has to copy: graded counts them, required makes a missing one a mismatch")
+    logprobs: bool = Field(default=False, description="ask for log probabilities, for the comparison with a reference")
     extra_body: dict[str, JsonValue] = Field(default_factory=dict, description="more fields of the request body")
 
     headers: dict[str, str] = Field(default_factory=dict, description="more request headers; never a secret")
@@ -176,6 +180,11 @@ class CanaryParams(BaseModel):
     def wanted_prompt_tokens(self) -> int:
         """Prompt length before it is fitted to the served context."""
         return self.prompt_tokens if self.prompt_tokens is not None else DEFAULT_PROMPT_TOKENS[self.prompt]
+
+    @property
+    def wanted_anchors(self) -> int:
+        """How many codes an answer of this length has room to copy."""
+        return 0 if self.anchors == "off" else min(3, self.max_tokens // ANSWER_TOKENS_A_CODE)
 
     @property
     def needs_lookup(self) -> bool:

@@ -165,6 +165,16 @@ class TcpLink:
             woken = self._wait(until, select.POLLIN)
         return arrival
 
+    def spent(self) -> bool:
+        """Whether the peer has said anything, its end included, before it was asked: such a connection is of no use any more."""
+        try:
+            self._sock.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        return True
+
     def close(self) -> None:
         """Close both directions at once. Nothing is ever half-closed: gateways take that for the end of the client."""
         self._wakes.close()
@@ -255,6 +265,13 @@ class TlsLink:
         else:
             self._incoming.write_eof()
         return raw
+
+    def spent(self) -> bool:
+        """As TcpLink.spent. Session tickets of TLS 1.3 are no answer, so only data that decrypts or an end counts."""
+        with contextlib.suppress(DeadlinePassed):
+            self.receive(time.monotonic())
+            return True
+        return False
 
     def close(self) -> None:
         """Close the connection, without waiting for the peer's close message."""

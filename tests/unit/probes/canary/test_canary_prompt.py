@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probes.canary.prompt import INSTRUCTION, NONCE_BYTES, WORDS, fit, make_nonce, make_prompt
+from probes.canary.prompt import INSTRUCTION, NONCE_BYTES, fit, make_nonce, make_prompt
+from probes.canary.words import WORDS
 
 
 def test_the_prompt_begins_with_its_nonce() -> None:
@@ -28,6 +29,7 @@ def test_each_byte_of_the_nonce_is_a_word_of_its_own() -> None:
     assert len({make_nonce(bytes([byte])) for byte in range(256)}) == 256
 
 
+@settings(deadline=None)
 @given(tokens=st.integers(24, 5000), entropy=st.binary(min_size=NONCE_BYTES, max_size=NONCE_BYTES))
 def test_the_length_is_as_asked_in_words_and_full_stops(tokens: int, entropy: bytes) -> None:
     prompt = make_prompt(tokens, entropy)
