@@ -19,8 +19,10 @@ from exporter.inventory.model import Inventory, Room
 from exporter.judge.casebook import Change
 from exporter.judge.hypotheses import Finding
 from exporter.judge.verdict import Verdict
+from exporter.launch import Launcher, OnFinished
 from exporter.launch.fabric import Fabric, Layout, make_inventory
 from exporter.launch.faults import OF_NODES, Fault, FaultKind
+from exporter.launch.routed import RoutedLauncher
 from exporter.launch.simulated import SimulatedClock, SimulatedLauncher
 from exporter.plan.cost import actual_cost, canary_gpu_seconds
 from exporter.plan.store import MemoryStore
@@ -30,6 +32,7 @@ from exporter.runs import Run
 from exporter.scheduler import Scheduler
 from exporter.simulation.report import Found, Report
 from exporter.simulation.scenario import START, Scenario, default_config, with_floors
+from exporter.status import StatusBoard
 from exporter.survey import Survey
 
 RENDER_SECONDS = 30.0
@@ -40,9 +43,10 @@ Progress = Callable[[float, str], None]
 
 
 class PacedPublisher(Publisher):
-    """A publisher that renders once per half a minute of simulated time: nobody scrapes in between."""
+    """A publisher that renders once in `pace` seconds of simulated time: nobody scrapes in between."""
 
     def __init__(self, clock: Callable[[], float], **settings: Any) -> None:
+        self.pace = RENDER_SECONDS
         self._simulated = clock
         self._rendered_at = -math.inf
         super().__init__(probes.__version__, **settings)
@@ -50,21 +54,27 @@ class PacedPublisher(Publisher):
     def commit(self) -> Snapshot:
         """Make what was told visible, when it is time to."""
         now = self._simulated()
-        if now - self._rendered_at < RENDER_SECONDS:
+        if now - self._rendered_at < self.pace:
             return self.snapshot
         self._rendered_at = now
         return super().commit()
 
 
 class Simulation:
-    """One scenario while it runs. `control`, `fleet` and `fabric` are the real parts, open to tests."""
+    """One scenario while it runs. `control`, `fleet` and `fabric` are the real parts, open to tests.
 
-    def __init__(self, scenario: Scenario, folder: Path, progress: Progress | None = None) -> None:
+    It begins at `start`, Unix seconds. `board` is told what happens; with `canaries` requests of canaries go to that launcher.
+    """
+
+    def __init__(self, scenario: Scenario, folder: Path, progress: Progress | None = None, *, start: float = START,
+                 board: StatusBoard | None = None, canaries: Callable[[OnFinished], Launcher] | None = None,
+                 survey_seconds: float = SURVEY_SECONDS) -> None:
         self.scenario = scenario
-        self.clock = SimulatedClock(START)
+        self.start = start
+        self.clock = SimulatedClock(start)
         self.events: queue.Queue[Event] = queue.Queue()
-        inventory = make_inventory(scenario.layout, scenario.seed, START)
-        faults = [replace(fault, start=START + fault.start, end=START + fault.end) for fault in scenario.faults]
+        inventory = make_inventory(scenario.layout, scenario.seed, start)
+        faults = [replace(fault, start=start + fault.start, end=start + fault.end) for fault in scenario.faults]
         self.fabric = Fabric(inventory, scenario.seed, faults, scenario.chance)
         self.launcher = SimulatedLauncher(self.fabric, self.clock, self._ended)
         self.config = with_floors(scenario.config or default_config(), self.fabric, inventory.nodes[0])
@@ -74,25 +84,28 @@ class Simulation:
         metrics = self.config.metrics
         self.publisher = PacedPublisher(self.clock, max_series=metrics.max_series, node_interval=metrics.node_interval,
                                         best_of=metrics.best_of, cluster=True)
-        self.control = Control(self.config, events=self.events, launcher=self.launcher, scheduler=Scheduler(self.events, clock=self.clock),
-                               publisher=self.publisher, secrets_dir=folder, clock=self.clock, fleet=self.fleet, ask=self.launcher.answers,
-                               survey=Survey(self.publisher, pace=SURVEY_SECONDS))
+        self.canaries = canaries(self._ended) if canaries is not None else None
+        launcher = RoutedLauncher(self.launcher, self.canaries) if self.canaries is not None else self.launcher
+        self.scheduler = Scheduler(self.events) if self.canaries is not None else Scheduler(self.events, clock=self.clock)
+        self.control = Control(self.config, events=self.events, launcher=launcher, scheduler=self.scheduler, publisher=self.publisher,
+                               secrets_dir=folder, clock=self.clock, fleet=self.fleet, ask=self.launcher.answers, board=board,
+                               survey=Survey(self.publisher, pace=survey_seconds))
         self.control.listen(self._judged)
         self.report = Report(scenario.layout.nodes, scenario.seconds, scenario.faults)
         self._progress = progress
         self._windows = self._gpu_seconds = self._bytes = 0.0
         self._node_seconds = 0.0
-        self._changed_at = START
+        self._changed_at = start
         self._serial = len(inventory)
 
     def run(self) -> Report:
         """Run to the end of the scenario."""
         began = time.perf_counter()
-        end = START + self.scenario.seconds
+        end = self.start + self.scenario.seconds
         for after, count in self.scenario.joins:
-            self.clock.call_at(START + after, lambda count=count: self._join(count))  # type: ignore[misc]
+            self.clock.call_at(self.start + after, lambda count=count: self._join(count))  # type: ignore[misc]
         for after, count in self.scenario.leaves:
-            self.clock.call_at(START + after, lambda count=count: self._leave(count))  # type: ignore[misc]
+            self.clock.call_at(self.start + after, lambda count=count: self._leave(count))  # type: ignore[misc]
         self.control.handle(Inventoried(self.fabric.inventory))
         while self.clock() < end:
             if self.events.empty():
@@ -139,7 +152,7 @@ class Simulation:
             self._bytes += cost.bytes * ranks
 
     def _concluded(self, change: Change) -> None:
-        after = self.clock() - START
+        after = self.clock() - self.start
         if change.finding is not None and change.what == "found":
             names = self._names(change.finding)
             told = replace(change.finding, says=self._readable(change.finding.says))
