@@ -16,6 +16,7 @@ from exporter.config.server import DEFAULT_PORT
 from exporter.kube.api import Api, ApiError, ClusterError, configuration
 
 DEFAULT_URL = f"http://127.0.0.1:{DEFAULT_PORT}"
+STATUS = "/api/status"
 DEFAULT_SERVICE = f"efa-pulse:{DEFAULT_PORT}"
 TIMEOUT = httpx.Timeout(30.0, connect=5.0)
 
@@ -94,7 +95,8 @@ class Remote:
             raise UsageError(str(error)) from None
         quoted = [urllib.parse.quote(part, safe=":") for part in (namespace, service)]
         try:
-            return where, api.get(f"/api/v1/namespaces/{quoted[0]}/services/{quoted[1]}/proxy{path}", dict(query))
+            through = f"/api/v1/namespaces/{quoted[0]}/services/{quoted[1]}/proxy"
+            return where, api.get(f"{_leader_of(api, quoted[0], through, service)}{path}", dict(query))
         except ApiError as error:
             if error.details.get("near") is not None:
                 raise UsageError(error.message.partition(": ")[2] or error.message) from None
@@ -126,6 +128,25 @@ class Remote:
             return ssl.create_default_context(cafile=str(self.ca_file))
         except (OSError, ValueError) as error:
             raise UsageError(f"--ca-file {self.ca_file}: {error}") from None
+
+
+def _leader_of(api: Api, namespace: str, through: str, service: str) -> str:
+    """The path that leads to the replica that leads, which alone knows of nodes: a Service answers by any of its pods.
+
+    It takes the right to `pods/proxy`; without it, or where there is no election, whoever the Service picks is asked.
+    """
+    first = api.get(f"{through}{STATUS}", {"only": "notable"})
+    pod = str(first.get("leader") or "").rpartition("-")[0]  # the identity is the pod's name and a process id
+    if first.get("leading") is not False or not pod:
+        return through
+    tls, number = "https:" if service.startswith("https:") else "", service.rpartition(":")[2]
+    port = number if number.isdecimal() else DEFAULT_PORT
+    at = f"/api/v1/namespaces/{namespace}/pods/{tls}{urllib.parse.quote(pod, safe='')}:{port}/proxy"
+    try:
+        found = api.get(f"{at}{STATUS}", {"only": "notable"})
+    except ApiError:
+        return through
+    return at if found.get("leading") else through
 
 
 def _secret(option: str, path: Path) -> str:
