@@ -61,6 +61,7 @@ PHASE_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 6
 LAG_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0)
 RATE_BUCKETS = (1e7, 3e7, 1e8, 3e8, 1e9, 2e9, 4e9, 6e9, 8e9, 1e10, 1.25e10, 2e10, 2.5e10, 4e10, 5e10, 1e11, 2e11, 3e11, 4e11, 8e11)
 TRANSFER_BUCKETS = (1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 10.0)
+COLD_BUCKETS = (1e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 TTFT_BUCKETS = (0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 30.0, 60.0)
 TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5, 10.0)
 GAP_BUCKETS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
@@ -132,6 +133,10 @@ BANDWIDTH = Family(
 TRANSFER = Family(
     PREFIX + "transfer_seconds", HISTOGRAM, "Latency of one transfer: p50 and p99 of each run that ended ok or degraded.",
     ("probe", "operation", "bytes", "memory", "statistic"), FLEET, FIXED, unit=SECONDS, buckets=TRANSFER_BUCKETS, drop=20)
+COLD_TRANSFER = Family(
+    PREFIX + "cold_transfer_seconds", HISTOGRAM,
+    "The first operation of a run that ended ok or degraded: what connections and registration cost who comes first after idle.",
+    ("probe", "memory"), FLEET, FIXED, unit=SECONDS, buckets=COLD_BUCKETS, drop=22)
 
 COVERAGE = Family(
     PREFIX + "coverage_ratio", GAUGE,

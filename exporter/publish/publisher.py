@@ -125,6 +125,8 @@ class Publisher:
             return
         probe = verdict.run.spec.probe
         for m in (m for result in verdict.run.results for m in result.measurements):
+            if m.cold is not None:
+                self._histogram(f.COLD_TRANSFER).observe((probe, m.memory), m.cold)
             for i, size in enumerate(m.bytes):
                 where = (probe, operation_of(m), str(size), m.memory)
                 rate = m.bandwidth[i]

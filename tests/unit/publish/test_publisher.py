@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from publishing import canary_verdict, kv_verdict, preflight_verdict, samples, series_of, tell_of_a_fleet, text_of, value_of
+from publishing import canary_verdict, kv_verdict, measurement, preflight_verdict, samples, series_of, tell_of_a_fleet, text_of, value_of
 
 from exporter.publish import families as f
 from exporter.publish import legal
@@ -32,6 +32,14 @@ def count(publisher: Publisher, name: str, **labels: str) -> float | None:
 
 class TestRuns:
     """Runs by outcome and reason, phases and fleet histograms."""
+
+    @pytest.mark.parametrize(("reason", "seen"), [(Reason.OK, 1.0), (Reason.BELOW_FLOOR, 1.0), (Reason.TRANSFER_FAILED, None)])
+    def test_the_first_operation_of_a_run_stands_apart_from_the_steady_ones(self, publisher: Publisher, reason: Reason,
+                                                                          seen: float | None) -> None:
+        rows = [measurement("write", cold=0.02), measurement("read")]
+        publisher.run_finished(kv_verdict(reason=reason, measurements=rows))
+        assert count(publisher, "efapulse_cold_transfer_seconds", probe="mooncake", memory="dram") == seen
+        assert read(publisher, "efapulse_cold_transfer_seconds_sum", probe="mooncake", memory="dram") == (0.02 if seen else None)
 
     def test_a_run_is_counted_once_under_its_reason(self, publisher: Publisher) -> None:
         publisher.run_finished(kv_verdict(reason=Reason.TCP_FALLBACK))
@@ -278,7 +286,7 @@ def test_every_family_but_those_of_the_server_is_filled_by_some_event(publisher:
     publisher.declare_probe("mooncake")
     publisher.declare_canary("chat", "router", "short")
     publisher.node_seen("a", 1.0, ["mooncake"])
-    publisher.run_finished(kv_verdict(transport="tcp", reason=Reason.BELOW_FLOOR))
+    publisher.run_finished(kv_verdict(transport="tcp", reason=Reason.BELOW_FLOOR, measurements=[measurement(cold=0.01)]))
     publisher.run_finished(canary_verdict())
     publisher.run_finished(preflight_verdict())
     publisher.scheduler_tick(1.0)
