@@ -25,8 +25,10 @@ CHART = HERE / "efa-pulse"
 Json = dict[str, Any]
 
 OWN: Mapping[str, tuple[str, ...]] = {
-    "Config": (), "Inventory": ("mode", "nodes"), "Server": ("listen", "web_config", "bearer_token"), "Local": ("work_dir", "network_namespaces"),
-    "Kubernetes": ("kubeconfig", "context", "install", "namespace", "probe_namespace", "owner", "anchor", "service", "secret", "secret_key"),
+    "Config": (), "Inventory": ("mode", "nodes"), "Server": ("listen", "web_config", "bearer_token"),
+    "Local": ("work_dir", "network_namespaces"),
+    "Kubernetes": ("kubeconfig", "context", "install", "namespace", "probe_namespace", "owner", "anchor", "service", "secret",
+                   "secret_key"),
     "Pods": ("image", "pull_policy", "pull_secrets", "service_account", "priority_class"),
     "NodePod": ("image",), "KvPod": ("image",), "NcclPod": ("image",), "UcclEpPod": ("image",),
     "Leader": ("enabled", "lease"), "Witness": ("enabled", "selector", "port"),
@@ -67,8 +69,8 @@ def values_schema() -> str:
 def values_page() -> str:
     """VALUES.md: every value with its default and the comment above it."""
     rows = [f"| `{path}` | {default} | {text} |" for path, default, text in _documented((CHART / "values.yaml").read_text())]
-    head = ("# Values\n\nMade from values.yaml by `python charts/generate.py`. Types and limits: values.schema.json. `config` holds the sections of\n"
-            "[the configuration](../../exporter/config/reference.md).\n\n| value | default | meaning |\n|---|---|---|\n")
+    head = ("# Values\n\nMade from values.yaml by `python charts/generate.py`. Types and limits: values.schema.json.\n"
+            "`config` holds the sections of [the configuration](../../exporter/config/reference.md).\n\n| value | default | meaning |\n|---|---|---|\n")
     return head + "\n".join(rows) + "\n"
 
 
