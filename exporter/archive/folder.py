@@ -123,12 +123,12 @@ class Folder:
             self.index.add(name, found, len(data))
             self.index.uploaded(name)
 
-    def prune(self) -> int:
-        """Remove the oldest files above the limit, never one that is still to be uploaded. Returns how many went."""
+    def prune(self, room: int = 0) -> int:
+        """Remove the oldest files until `room` bytes fit below the limit, never one that is still to be uploaded. Returns how many went."""
         gone = 0
         held = {name for name, _, _ in self._open.values()}
         for one in self.index.segments():
-            if self.size <= self._keep:
+            if self.size + room <= self._keep:
                 break
             if one.name in held or (self._upload and not one.uploaded):
                 continue
@@ -146,7 +146,7 @@ class Folder:
         lines = [line_of(one) for one in records]
         size = sum(map(len, lines))
         if self.size + size > self._keep:
-            self.prune()
+            self.prune(size)
             if self._upload and self.size + size > self._keep:
                 raise FullError(f"results that are not uploaded fill {self.path}, {self._keep} bytes: raise archive.keep, or see why S3 "
                                 "cannot be written")

@@ -1,6 +1,6 @@
 """The files of the archive: JSON Lines whose names never change, and which are the keys in S3 with `.gz` behind them.
 
-    results/v1/cluster=NAME/date=YYYY-MM-DD/HHMMSS-WRITER-NUMBER.jsonl
+    results/v1/cluster=NAME/date=YYYY-MM-DD/YYYYMMDDTHHMMSS-WRITER-NUMBER.jsonl
 
 The date is that of the results (their end, UTC), the time that of the file's beginning, WRITER the folder it was first written in. A file
 is appended to and never changed; a process that is killed in between leaves at most one torn line at its end.
@@ -8,11 +8,13 @@ is appended to and never changed; a process that is killed in between leaves at 
 
 from __future__ import annotations
 
+import calendar
 import contextlib
 import gzip
 import os
 import re
 import time
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +22,8 @@ from pathlib import Path
 from exporter.archive.record import Record, RecordError, parse
 
 ROOT = "results/v1"
-_NAME = re.compile(r"results/v1/cluster=([^/]+)/date=(\d{4}-\d{2}-\d{2})/(\d{6})-([0-9a-z]+)-(\d+)\.jsonl")
+_NAME = re.compile(r"results/v1/cluster=([^/]+)/date=(\d{4}-\d{2}-\d{2})/(\d{8}T\d{6})-([0-9a-z]+)-(\d+)\.jsonl")
+_STAMP = "%Y%m%dT%H%M%S"
 LINE_LIMIT = 8 << 20
 
 
@@ -46,7 +49,12 @@ class Name:
     @classmethod
     def new(cls, cluster: str, date: str, begun: float, writer: str, number: int) -> Name:
         """The name of a file of results of `date`, begun at Unix seconds `begun`."""
-        return cls(cluster, date, time.strftime("%H%M%S", time.gmtime(begun)), writer, number)
+        return cls(cluster, date, time.strftime(_STAMP, time.gmtime(begun)), writer, number)
+
+    @property
+    def begun(self) -> float:
+        """When the file was begun, Unix seconds. Results may lie under an earlier date than that of the file's beginning."""
+        return float(calendar.timegm(time.strptime(self.time, _STAMP)))
 
 
 def partition(cluster: str, date: str) -> str:
@@ -101,6 +109,14 @@ def repair(path: Path) -> int:
             file.truncate(keep)
             os.fsync(file.fileno())
         return size - keep
+
+
+def unpacked(data: bytes) -> bytes:
+    """What `packed` packed; nothing of what is damaged."""
+    try:
+        return gzip.decompress(data)
+    except (OSError, EOFError, zlib.error):
+        return b""
 
 
 def packed(data: bytes) -> bytes:
