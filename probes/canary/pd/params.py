@@ -11,6 +11,8 @@ from probes.units import Duration
 
 PageRole = Literal["prefill", "decode", "mixed", "router", "epp"]
 MAX_PAGES = 64
+PROVENANCE_SECONDS = 20.0
+"""Longest time of the four requests of a provenance test."""
 
 
 class _Model(BaseModel):
@@ -74,4 +76,5 @@ class PdParams(_Model):
     @property
     def longest(self) -> float:
         """Seconds this takes at most, beside the request itself and the provenance test."""
-        return self.settle + 3 * self.page_timeout if self.pages else 0.0
+        reading = self.settle + 3 * self.page_timeout if self.pages else 0.0
+        return reading + (PROVENANCE_SECONDS if self.provenance else 0.0)

@@ -12,7 +12,7 @@ from probes.canary.pd.evidence import Evidence, Provenance, Route, Side
 from probes.canary.pd.judge import Disaggregation, judge
 from probes.canary.pd.learn import formula, predict
 from probes.canary.pd.params import Page, PdParams
-from probes.canary.pd.reading import Change, Reading, change, read_page
+from probes.canary.pd.reading import Reading, change, read_page
 from probes.canary.pd.split import Split, Transfer, split, transfer
 from probes.result import Pd, PdPod, PdSays, Stream
 
@@ -42,26 +42,38 @@ class PdWatch:
         self._params = params
         self._get, self._monotonic, self._sleep = get, monotonic, sleep
         self._before: dict[str, Reading] = {}
+        self._after: dict[str, Reading] = {}
 
     def before(self) -> None:
         """Read every page."""
         self._before = self._read()
 
     def after(self, stream: Stream, sent: Sent, *, seconds: float | None = None) -> Pd:
-        """Read every page again until the counters show the request, at most `settle` or `seconds`, and judge."""
-        settle = self._params.settle if seconds is None else max(0.0, min(self._params.settle, seconds))
+        """Read every page again until the counters show the request, and judge: `look`, then `section`."""
+        self.look(stream, sent, seconds=seconds)
+        return self.section(stream, sent)
+
+    def look(self, stream: Stream, sent: Sent, *, seconds: float | None = None) -> None:
+        """Read every page again until the counters show the request, at most `settle` or `seconds`."""
+        settle = self._params.settle if seconds is None else max(0.0, min(self._params.settle, seconds - self._params.page_timeout))
         began = self._monotonic()
         pause, said_no_at = FIRST_WAIT, None
         while True:
-            evidence = self._evidence(stream, sent, self._read())
+            self._after = self._read()
+            evidence = self._evidence(stream, sent)
             found = judge(evidence)
             now = self._monotonic()
             said_no_at = (now if said_no_at is None else said_no_at) if found.verdict == "no" else None
             pending = self._pending(evidence, found) or (said_no_at is not None and now - said_no_at < AGAIN_SECONDS)
             if not pending or now + pause - began > settle:
-                return self._section(stream, sent, evidence, found)
+                return
             self._sleep(pause)
             pause = min(LONGEST_WAIT, pause * 2)
+
+    def section(self, stream: Stream, sent: Sent) -> Pd:
+        """What the last look showed, as the section of a result."""
+        evidence = self._evidence(stream, sent)
+        return self._section(stream, sent, evidence, judge(evidence))
 
     def _pending(self, evidence: Evidence, found: Disaggregation) -> bool:
         """Whether a later reading may show more."""
@@ -73,9 +85,9 @@ class PdWatch:
             return there and evidence.others() == 0 and not transfer(evidence).moved
         return found.verdict == "unknown" and not any(one.silent for one in evidence.decode.changes)
 
-    def _evidence(self, stream: Stream, sent: Sent, after: dict[str, Reading]) -> Evidence:
-        changes = [(page, change(self._before.get(page.url) or _unread(page, "it was not read before"), after[page.url]))
-                   for page in self._params.pages]
+    def _evidence(self, stream: Stream, sent: Sent) -> Evidence:
+        changes = [(page, change(self._before.get(page.url) or _unread(page, "it was not read before"),
+                                 self._after.get(page.url) or _unread(page, "it was not read afterwards"))) for page in self._params.pages]
 
         def side(*roles: str) -> Side:
             return Side(tuple(one for page, one in changes if page.role in roles), self._params.complete)
@@ -99,8 +111,8 @@ class PdWatch:
             prefill=self._pod(evidence.prefill), decode=self._pod(evidence.decode), others=evidence.others(), kv_bytes=moved.moved,
             expected_kv_bytes=learned, formula_kv_bytes=formula(params.shape, prompt, block) if params.shape and prompt else None,
             block_tokens=block, kv_transfer=moved.seconds, kv_bytes_per_second=moved.rate,
-            failed_transfers=_count(evidence.decode, evidence.prefill, "failed_transfers"),
-            expired=_count(evidence.prefill, evidence.decode, "expired"), queue=parts.queue, prefill_seconds=parts.prefill,
+            failed_transfers=_count("failed_transfers", evidence.decode, evidence.prefill),
+            expired=_count("expired", evidence.prefill, evidence.decode), queue=parts.queue, prefill_seconds=parts.prefill,
             transfer=parts.transfer, handover=parts.handover, impure_tokens=impurity(evidence))
 
     def _pod(self, side: Side) -> PdPod | None:
@@ -148,13 +160,12 @@ def impurity(evidence: Evidence) -> tuple[int, int] | None:
     return extra, max(0, round((local or 0.0) - max(done or 0.0, 1.0)))
 
 
-def _count(first: Side, second: Side, meter: str) -> int | None:
-    values = [value for side in (first, second) if (value := side.any_grew(meter)) is not None]
-    return round(sum(values)) if values else None
+def _count(meter: str, *sides: Side) -> int | None:
+    """A meter over all pods of these sides; an engine that does both is on both and counts once."""
+    told = {one.pod: one.grew[meter] for side in sides for one in side.changes if one.usable and meter in one.grew}
+    return round(sum(told.values())) if told else None
 
 
 def _unread(page: Page, why: str) -> Reading:
     return replace(Reading(page.role, page.pod), problem=why)
 
-
-__all__ = ["Change", "PdWatch", "Sent", "impurity"]
