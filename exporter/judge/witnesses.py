@@ -29,6 +29,8 @@ RAIL_SHARE = 0.1
 """A rail that carried less than this share of its fair part carried little."""
 RAIL_BYTES = 16 << 20
 """Fair part of a rail below which shares of rails say nothing."""
+GRAIN = 1e-3
+"""Seconds by which times may differ for being written down in fewer digits."""
 DECIDING = frozenset({"tcp", "efa", "other", "intra_node", "efa_no_rdma", "efa_partial"})
 
 CounterSays = Literal["rdma", "send", "flat", "part", "background", "supports", "unknown", "idle"]
@@ -50,21 +52,32 @@ class Statement:
 
 @dataclass(frozen=True)
 class Load:
-    """Payload of all ranks on one node: bytes sent and received, and whether every rank told."""
+    """Payload of all ranks on one node: bytes sent and received, whether every rank told, and from when to when they moved it.
+
+    `start` and `end` are Unix seconds of the node, those of the longest window; None where no rank had one.
+    """
 
     node: str
     sent: int
     received: int
     complete: bool
+    start: float | None = None
+    end: float | None = None
 
 
 def loads(results: Sequence[Result]) -> list[Load]:
     """The payload of each node, in order of node name. A rank that did not tell makes its node incomplete."""
-    nodes: dict[str, list[tuple[int, int] | None]] = {}
+    nodes: dict[str, list[Result]] = {}
     for result in results:
-        nodes.setdefault(result.node, []).append(result.evidence.payload_bytes if result.evidence else None)
-    return [Load(node, sum(pair[0] for pair in told if pair), sum(pair[1] for pair in told if pair), complete=None not in told)
-            for node, told in sorted(nodes.items())]
+        nodes.setdefault(result.node, []).append(result)
+    return [_load(node, ranks) for node, ranks in sorted(nodes.items())]
+
+
+def _load(node: str, ranks: Sequence[Result]) -> Load:
+    told = [rank.evidence.payload_bytes if rank.evidence else None for rank in ranks]
+    windows = [rank.measure for rank in ranks if rank.measure is not None]
+    return Load(node, sum(pair[0] for pair in told if pair), sum(pair[1] for pair in told if pair), None not in told,
+                min((window.start for window in windows), default=None), max((window.end for window in windows), default=None))
 
 
 def mismatch(nodes: Sequence[Load]) -> str | None:
@@ -121,6 +134,9 @@ def _node_statement(load: Load, answer: WitnessAnswer | NoAnswer | None) -> Stat
     if not load.complete:
         return Statement("counters", load.node, "unknown", "the payload of a rank there is not known")
     window = answer.window
+    if load.start is not None and load.end is not None and not window.start - GRAIN <= load.start <= load.end <= window.end + GRAIN:
+        missed = max(window.start - load.start, 0.0) + max(load.end - window.end, 0.0)
+        return Statement("counters", load.node, "unknown", f"the witness did not watch {missed:.3g} s of the measured time")
     if not window.devices:
         return Statement("counters", load.node, "unknown", "the witness sees no EFA device")
     disturbed = sorted(name for name, device in window.devices.items() if device.resets or device.coverage < 1.0)

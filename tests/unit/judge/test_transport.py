@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from exporter.judge.transport import Transport, TransportVerdict, judge_transport
 from probes.efa.window import CounterWindow, DeviceDelta, NoAnswer, WitnessAnswer
-from probes.result import Evidence, Marker, Result
+from probes.result import Evidence, Marker, Result, Window
 
 P = 512 << 20
 """Payload of the runs below, bytes."""
@@ -238,6 +238,16 @@ def test_the_larger_background_counts() -> None:
     for side in ("before", "after"):
         answers = {"a": with_side(PUSH["a"], side, loud), "b": PUSH["b"]}
         assert judge_transport(push(), answers).transport is Transport.INDETERMINATE, side
+
+
+@pytest.mark.parametrize(("start", "end", "holds"), [
+    (100.0, 103.0, True), (100.5, 102.5, True), (99.9995, 103.0, True), (99.0, 102.0, False), (101.0, 104.0, False), (90.0, 95.0, False)])
+def test_a_window_that_does_not_hold_the_measured_time_proves_nothing(start: float, end: float, holds: bool) -> None:
+    measure = {"measure": Window(start=start, end=end)}
+    for ranks, answers, known in ((push(), PUSH, Transport.EFA_RDMA), (push(UNSAMPLED), FLAT, Transport.TCP)):
+        found = judge_transport([result.model_copy(update=measure) for result in ranks], dict(answers))
+        assert found.transport is (known if holds else Transport.INDETERMINATE)
+        assert holds is not any("did not watch" in one.text for one in found.statements)
 
 
 # --- what holds for any evidence ---------------------------------------------------------------------------------------------------------
