@@ -70,7 +70,8 @@ def values_page() -> str:
     """VALUES.md: every value with its default and the comment above it."""
     rows = [f"| `{path}` | {default} | {text} |" for path, default, text in _documented((CHART / "values.yaml").read_text())]
     head = ("# Values\n\nMade from values.yaml by `python charts/generate.py`. Types and limits: values.schema.json.\n"
-            "`config` holds the sections of [the configuration](../../exporter/config/reference.md).\n\n| value | default | meaning |\n|---|---|---|\n")
+            "`config` holds the sections of [the configuration](../../exporter/config/reference.md).\n\n"
+            "| value | default | meaning |\n|---|---|---|\n")
     return head + "\n".join(rows) + "\n"
 
 
