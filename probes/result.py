@@ -162,7 +162,8 @@ class Stream(Model):
     """One canary request. Seconds from the write of the request; see `probes.canary` for each definition.
 
     Where the canary played the router, the zero is the write of whichever leg went first, and `decode_ttft` counts from the write of the
-    decode leg. `handover` says whether the prefill worker gave what the decode worker needs.
+    decode leg. `handover` says whether the prefill worker gave what the decode worker needs. `cold_ttft` is the TTFT of an earlier request
+    that shared this one's prefix.
     """
 
     status: str
@@ -194,6 +195,7 @@ class Stream(Model):
     answer_sha256: str | None = None
     prefill: PrefillLeg | None = None
     decode_ttft: float | None = None
+    cold_ttft: float | None = None
     handover: Literal["given", "missing"] | None = None
 
 

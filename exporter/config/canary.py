@@ -17,7 +17,7 @@ from probes.units import show_duration
 Kind = Literal["short", "long"]
 # What a worker needs beside the request itself: its start and its report.
 OVERHEAD_SECONDS = 10.0
-_ELSEWHERE = {"url", "model", "api", "prompt", "key_file", "ca_file", "stack", "connector", "route", "prefill"}
+_ELSEWHERE = {"url", "model", "api", "prompt", "key_file", "ca_file", "stack", "connector", "route", "prefill", "pd"}
 
 if TYPE_CHECKING:
     class CanaryOptions(Model):

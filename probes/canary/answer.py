@@ -33,6 +33,7 @@ class Answer:
     content: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
+    logprobs: list[tuple[str, float]] = field(default_factory=list)
     tool_calls: int = 0
 
     def sha256(self) -> str | None:
@@ -217,6 +218,7 @@ class AnswerReader:
         self.answer.content.append(event.content)
         self.answer.reasoning.append(event.reasoning)
         self.answer.token_ids += event.token_ids
+        self.answer.logprobs += event.logprobs
         self.answer.tool_calls += event.tool_call
 
     def _counted(self, usage: Usage | None) -> int | None:

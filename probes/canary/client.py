@@ -23,6 +23,7 @@ from probes.canary.request import completion_body, leg_request
 from probes.canary.served import served_context
 from probes.canary.stacks import STACKS, Ask, HandoverError, Leg, Plan
 from probes.canary.stacks.base import Json
+from probes.canary.stacks.signs import path_signs
 from probes.canary.status import REASON_OF, Status, retry_after
 from probes.canary.timing import Timing, evaluate
 from probes.canary.transport import TransportError, stamping
@@ -59,6 +60,11 @@ class CanaryRun:
     def prompt_tokens(self) -> int:
         """Length of the prompt as it was made, tokens, about."""
         return self.prompt.tokens
+
+    @property
+    def path_signs(self) -> tuple[str, ...]:
+        """What the answer shows of its way, in words. No proof of anything."""
+        return path_signs(self.headers, self.stream.request_id)
 
     @property
     def nonce(self) -> bytes:
@@ -184,6 +190,11 @@ def _again(dialer: Dialer, connection: Connection, stopwatch: Stopwatch, reader:
     except TransportError as error:
         reader.fail(error.status, str(error))
         return connection
+
+
+def prompt_length(params: CanaryParams) -> int:
+    """The length of the canary's own prompt, fitted to the served context. Raises SetupError when nothing fits."""
+    return _prompt_length(params, Dialer(params), read_key(params))
 
 
 def _prompt_length(params: CanaryParams, dialer: Dialer, secret: list[tuple[str, str]]) -> int:

@@ -28,7 +28,8 @@ class Usage:
 
 @dataclass(frozen=True)
 class StreamEvent:
-    """One event, classified. `tokens` counts the token ids it carries, None when it carries none."""
+    """One event, classified. `tokens` counts the token ids it carries, None when it carries none; `logprobs` are pairs of a token's text
+    and its log probability."""
 
     done: bool = False
     error: str | None = None
@@ -37,6 +38,7 @@ class StreamEvent:
     reasoning: str = ""
     tool_call: bool = False
     token_ids: tuple[int, ...] = ()
+    logprobs: tuple[tuple[str, float], ...] = ()
     finish: str | None = None
     finish_text: str = ""
     usage: Usage | None = None
@@ -121,6 +123,7 @@ def _chunk(data: dict[str, Any]) -> StreamEvent:
     if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
         raise EventError("an event whose choices are not a list of objects")
     content, reasoning, ids = [], [], []
+    logprobs: list[tuple[str, float]] = []
     tool_call = False
     finish, finish_text = None, ""
     for choice in choices:
@@ -130,11 +133,13 @@ def _chunk(data: dict[str, Any]) -> StreamEvent:
         content += [_words(choice.get("text")), _words(delta.get("content")), _words(delta.get("refusal"))]
         reasoning.append(_words(delta.get("reasoning_content")) or _words(delta.get("reasoning")))
         tool_call = tool_call or _calls(delta)
+        logprobs += _logprobs(choice.get("logprobs"))
         ids += _ids(choice.get("token_ids")) or _ids(delta.get("token_ids"))
         if choice.get("finish_reason"):
             finish, finish_text = _finish(choice)
-    return StreamEvent(content="".join(content), reasoning="".join(reasoning), tool_call=tool_call, token_ids=tuple(ids), finish=finish,
-                       finish_text=finish_text, usage=_usage(data.get("usage")), id=_text(data.get("id")))
+    return StreamEvent(content="".join(content), reasoning="".join(reasoning), tool_call=tool_call, token_ids=tuple(ids),
+                       logprobs=tuple(logprobs), finish=finish, finish_text=finish_text, usage=_usage(data.get("usage")),
+                       id=_text(data.get("id")))
 
 
 def _words(value: Any) -> str:
@@ -153,6 +158,20 @@ def _calls(delta: dict[str, Any]) -> bool:
 
 def _ids(value: Any) -> list[int]:
     return [item for item in value if _is_count(item)] if isinstance(value, list) else []
+
+
+def _logprobs(value: Any) -> list[tuple[str, float]]:
+    """Tokens with their log probabilities, in the form of chat completions or in that of text completions."""
+    if not isinstance(value, dict):
+        return []
+    if isinstance(value.get("content"), list):
+        pairs = [(entry.get("token"), entry.get("logprob")) for entry in value["content"] if isinstance(entry, dict)]
+    elif isinstance(value.get("tokens"), list) and isinstance(value.get("token_logprobs"), list):
+        pairs = list(zip(value["tokens"], value["token_logprobs"], strict=False))
+    else:
+        return []
+    return [(token, float(logprob)) for token, logprob in pairs
+            if isinstance(token, str) and isinstance(logprob, (int, float)) and not isinstance(logprob, bool) and logprob == logprob]
 
 
 def _finish(choice: dict[str, Any]) -> tuple[str, str]:

@@ -9,12 +9,16 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
 from probes.canary.endpoint import Api, Endpoint, EndpointError, parse_endpoint
+from probes.canary.pd.params import PdParams
 from probes.canary.stacks import STACKS, Connector, Route, StackName
 from probes.units import Duration
 
-DEFAULT_PROMPT_TOKENS = {"short": 32, "long": 4096}
+PromptKind = Literal["short", "long", "shared_prefix"]
+DEFAULT_PROMPT_TOKENS: dict[PromptKind, int] = {"short": 40, "long": 4096, "shared_prefix": 1024}
 ANSWER_TOKENS_A_CODE = 8
 LOOKUP_TIMEOUT = 5.0
+LEGS_EXTRA = 10.0
+"""Seconds a pair may need beyond its two connections and its answer: the lookup of a bootstrap server, the end of a prefill leg."""
 LOOKUP_ABOVE = 512
 """Prompt and answer up to this many tokens fit any served context, so it is not asked for."""
 
@@ -51,8 +55,10 @@ class CanaryParams(BaseModel):
     model: str = Field(min_length=1, max_length=512, description="model name as the endpoint serves it")
     api: Api = Field(default="chat", description="chat completions or text completions")
 
-    prompt: Literal["short", "long"] = Field(default="short", description="kind of prompt, also a label of the metrics")
-    prompt_tokens: int | None = Field(default=None, ge=16, le=131072, description="length of the prompt; default 32 (short) or 4096 (long)")
+    prompt: PromptKind = Field(default="short", description="kind of prompt, also a label of the metrics; shared_prefix sends two "
+                                                            "requests with the same beginning and measures the second")
+    prompt_tokens: int | None = Field(default=None, ge=16, le=131072,
+                                      description="length of the prompt; default 40 (short), 4096 (long) or 1024 (shared_prefix)")
     max_tokens: int = Field(default=32, ge=1, le=256, description="length of the answer")
     context_length: int | None = Field(default=None, ge=64, description="served context length; default: asked of the endpoint")
     ignore_eos: bool = Field(default=True, description="ask for exactly max_tokens; off for gateways that refuse unknown fields")
@@ -63,7 +69,12 @@ class CanaryParams(BaseModel):
     include_usage: bool = Field(default=True, description="ask for token counts in the stream")
     continuous_usage: bool = Field(default=False, description="ask vLLM for token counts on every event")
     anchors: Literal["off", "graded", "required"] = Field(
-        default="graded", description="code words that the answer has to copy: graded counts them, required makes a missing one a mismatch")
+        default="graded",
+        description="code words that the answer has to copy: graded counts them, required makes a missing one a mismatch")
+    reference: str | None = Field(default=None, description="base address of a server of the same model without disaggregation: it gets "
+                                                            "the same prompt after the measured request, and the answers are compared")
+    batch_invariant: bool = Field(default=False, description="the engines are declared batch invariant: any difference from the reference "
+                                                             "is a mismatch")
     logprobs: bool = Field(default=False, description="ask for log probabilities, for the comparison with a reference")
     extra_body: dict[str, JsonValue] = Field(default_factory=dict, description="more fields of the request body")
 
@@ -83,6 +94,8 @@ class CanaryParams(BaseModel):
     stall_timeout: Duration = Field(default=10.0, gt=0, le=3600)
     total_timeout: Duration = Field(default=40.0, gt=0, le=3600)
 
+    pd: PdParams | None = Field(default=None, description="engine pages to read around the request, and what is expected of them")
+
     @field_validator("url")
     @classmethod
     def _usable_url(cls, value: str) -> str:
@@ -92,7 +105,7 @@ class CanaryParams(BaseModel):
             raise ValueError(str(error)) from None
         return value
 
-    @field_validator("prefill")
+    @field_validator("prefill", "reference")
     @classmethod
     def _usable_prefill(cls, value: str | None) -> str | None:
         return value if value is None else cls._usable_url(value)
@@ -156,6 +169,8 @@ class CanaryParams(BaseModel):
             raise ValueError("route pair needs prefill, the address of the prefill worker")
         if self.route != "pair" and self.prefill is not None:
             raise ValueError(f"prefill is for the route pair, not for {self.route}")
+        if self.batch_invariant and self.reference is None:
+            raise ValueError("batch_invariant needs reference, the server to compare with")
         if self.objective is not None and self.stack != "llm-d":
             raise ValueError("objective is for stack llm-d")
         if "cache_salt" in self.extra_body and self.cache_salt:
@@ -195,4 +210,12 @@ class CanaryParams(BaseModel):
     def longest(self) -> float:
         """Seconds after which a run with these deadlines has ended, whatever the endpoint does: a run's deadline must be above it."""
         lookup = LOOKUP_TIMEOUT if self.needs_lookup else 0.0
-        return lookup + self.connect_timeout + self.tls_timeout + self.total_timeout + 1.0
+        dial = self.connect_timeout + self.tls_timeout
+        legs = LEGS_EXTRA + 2 * dial if self.route == "pair" and self.prefill is not None else dial
+        proof = self.pd.longest if self.pd is not None else 0.0
+        return lookup + self.requests * (legs + self.total_timeout) + proof + 1.0
+
+    @property
+    def requests(self) -> int:
+        """How many answers one run asks for."""
+        return 1 + (self.prompt == "shared_prefix") + (self.reference is not None)

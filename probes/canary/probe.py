@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from probes.canary.client import CanaryRun, measure
+from probes.canary.client import CanaryRun
 from probes.canary.dial import SetupError
 from probes.canary.params import CanaryParams
+from probes.canary.pd.conclude import conclude, look
+from probes.canary.pd.watch import PdWatch
+from probes.canary.session import Session, hold
 from probes.reasons import Reason
-from probes.result import Phase
+from probes.result import Pd, Phase
 from probes.worker import Context, ProbeFailure, Report
 
 
@@ -22,15 +25,35 @@ class CanaryProbe:
             raise ProbeFailure(Reason.BAD_SPEC, f"canary: these timeouts add up to {params.longest:g} s and the run ends in "
                                                 f"{ctx.remaining():.1f} s: raise its deadline or lower total_timeout")
         ctx.phase(Phase.SETUP)
+        watch = PdWatch(params.pd) if params.pd is not None else None
+
+        def before() -> None:
+            if watch is not None:
+                watch.before()
+            ctx.phase(Phase.MEASURE)
+
+        def after(run: CanaryRun) -> None:
+            ctx.phase(Phase.FINISH)
+            if watch is not None:
+                look(watch, params, run, ctx.remaining())
+
         try:
-            run = measure(params, before_request=lambda: ctx.phase(Phase.MEASURE))
+            session = hold(params, before_request=before, after_request=after)
         except SetupError as error:
             raise ProbeFailure(Reason.BAD_SPEC, f"canary: {error}") from None
-        ctx.phase(Phase.FINISH)
-        return _report(params, run)
+        report = _report(params, session)
+        if watch is not None:
+            proof = conclude(watch, params, session.run, ctx.remaining())
+            report.pd = proof.model_copy(update={"integrity": session.integrity})
+        return report
 
 
-def _report(params: CanaryParams, run: CanaryRun) -> Report:
+def _report(params: CanaryParams, session: Session) -> Report:
+    run = session.run
     shape: dict[str, int | float | str] = {"api": params.api, "prompt": params.prompt, "prompt_tokens": run.prompt_tokens,
-                                           "max_tokens": params.max_tokens}
-    return Report(reason=run.reason, message=run.message, stream=run.stream, versions=run.versions, shape=shape)
+                                           "max_tokens": params.max_tokens, "stack": params.stack, "route": params.route}
+    if params.wire_connector is not None:
+        shape["connector"] = params.wire_connector
+    pd = Pd(route=params.route, connector=params.wire_connector, integrity=session.integrity)
+    return Report(reason=session.reason, message=session.message, stream=run.stream, pd=pd, versions=run.versions, shape=shape,
+                  findings=session.findings)

@@ -87,7 +87,7 @@ def test_parameters_that_make_no_sense_are_refused(changes: dict[str, Any], says
 
 def test_the_defaults_are_a_light_request() -> None:
     params = CanaryParams(url=URL, model="m")
-    assert (params.wanted_prompt_tokens, params.max_tokens, params.temperature) == (32, 32, 0.0)
+    assert (params.wanted_prompt_tokens, params.max_tokens, params.temperature) == (40, 32, 0.0)
     assert not params.trust_env
     assert not params.needs_lookup
     assert CanaryParams(url=URL, model="m", prompt="long").wanted_prompt_tokens == 4096
