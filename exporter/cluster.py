@@ -118,6 +118,11 @@ class Cluster:
         return self.election is None or self.election.leading
 
     @property
+    def other_leads(self) -> bool:
+        """Whether another replica was last seen to hold the Lease."""
+        return self.election is not None and not self.leading and self.election.holder not in ("", self.identity)
+
+    @property
     def paused(self) -> str | None:
         """Why an operator paused all probes, None when nobody did."""
         return self._switch.paused

@@ -83,7 +83,7 @@ class Conditions:
     """What holds back the planner from outside: why an operator paused it, and others' traffic, bytes per second by instance id.
 
     In a cluster also how it is followed: `trouble` (empty: none), `inventory_age` in seconds since everything was last known to be seen,
-    and the requests sent so far by method. `requests` None means that there is no cluster.
+    and the requests sent so far by method. `requests` None means that there is no cluster. `other_leads`: another replica holds the Lease.
     """
 
     paused: str | None = None
@@ -91,6 +91,7 @@ class Conditions:
     trouble: str = ""
     inventory_age: float = 0.0
     requests: Mapping[str, int] | None = None
+    other_leads: bool = False
 
     @property
     def stale(self) -> bool:
@@ -248,6 +249,8 @@ class Control:
         conditions, now = self._conditions(), self._clock()
         held = {"paused": conditions.paused is not None or self._scheduler.paused, "stale_inventory": conditions.stale,
                 "standby": not self._leading}
+        if conditions.other_leads and not self._leading:
+            self._leave_nodes()
         looked = self._survey.turn(now, self._config, self._fleet, held=held, background=conditions.background)
         for reporter in self._reporters if looked else ():
             self._publisher.reported(reporter())
@@ -317,6 +320,12 @@ class Control:
             self._fleet, self._ledger = None, None
             self._dispatcher.keep(())
 
+    def _leave_nodes(self) -> None:
+        """Another replica leads and publishes the nodes: what this one knew grows old and must not contradict it."""
+        for name in sorted(self._fleet_nodes):
+            self._publisher.node_removed(name)
+        self._fleet_nodes = {}
+
     def _take_over(self) -> None:
         """Make the fleet from the journal, publish what it knows, and adopt the runs of the leader before."""
         if self._make_fleet is None or self._clock() < self._try_again_at:
@@ -331,6 +340,9 @@ class Control:
             self._log.warning("a part of the journal could not be used", problem=problem)
         self._fleet, self._ledger = fleet, Ledger(fleet.journal)
         self._apply(self._config)
+        there = {node.name for node in self._inventory or ()}
+        for name in sorted(self._fleet_nodes.keys() - there):
+            self._publisher.node_removed(name)
         self._fleet_nodes = {}
         if self._inventory is not None:
             self._inventoried(self._inventory)

@@ -82,7 +82,7 @@ class Service:
                 options = {"ask": cluster.answers, "make_fleet": cluster.fleet, "on_fleet": cluster.launcher.adopt,
                            "on_durable": cluster.launcher.release,
                            "conditions": lambda: Conditions(cluster.paused, cluster.background(), cluster.trouble,
-                                                            cluster.inventory_age, cluster.requests())}
+                                                            cluster.inventory_age, cluster.requests(), cluster.other_leads)}
                 self._leader = lambda: cluster.election.holder if cluster.election is not None else ""
             control = Control(self._config, events=self._events, launcher=launcher, scheduler=self._scheduler, publisher=self._publisher,
                               secrets_dir=folder, board=self._board, **options)

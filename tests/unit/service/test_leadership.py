@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from exporter.config import Config
-from exporter.control import Control, Event, Finished, Inventoried, Leading
+from exporter.control import Conditions, Control, Event, Finished, Inventoried, Leading
 from exporter.fleet import Fleet
 from exporter.inventory.model import Inventory, Node, Room
 from exporter.plan.store import MemoryStore
@@ -64,11 +64,12 @@ class Replica:
         self.durable: list[str] = []
         self.adopted = 0
         self.nodes = inventory("a", "b")
-        self.broken = False
+        self.broken = self.other_leads = False
         self.store = store
         self.control = Control(CONFIG, events=self.events, launcher=self.launcher, scheduler=Scheduler(self.events, clock=clock),
                                publisher=self.publisher, secrets_dir=folder, clock=clock, make_fleet=self._fleet,
-                               on_fleet=self._adopt, on_durable=self.durable.append)
+                               on_fleet=self._adopt, on_durable=self.durable.append,
+                               conditions=lambda: Conditions(other_leads=self.other_leads))
         self.control.handle(Inventoried(self.nodes))
 
     def _fleet(self, config: Config) -> Fleet:
@@ -179,6 +180,33 @@ def test_who_no_longer_leads_leaves_results_to_the_leader(tmp_path: Path, clock:
     assert replica.value("efapulse_runs_total", probe="mooncake", outcome="ok") == 0
     assert replica.durable == []
     assert replica.value("efapulse_leader") == 0
+
+
+def test_who_no_longer_leads_keeps_its_nodes_until_another_one_leads(tmp_path: Path, clock: Clock) -> None:
+    replica = Replica(tmp_path, MemoryStore(), clock)
+    lead_and_measure(replica)
+    for _ in range(10):
+        replica.turn(10)  # the journal is written
+    replica.control.handle(Leading(False))
+    replica.turn(10)
+    assert replica.value("efapulse_node_healthy", node="a", probe="mooncake") == 1, "nobody else tells it"
+    replica.other_leads = True
+    replica.turn(10)
+    assert replica.value("efapulse_node_healthy", node="a", probe="mooncake") is None, "what grows old must not contradict the leader"
+    replica.other_leads = False
+    replica.control.handle(Leading(True))
+    assert replica.value("efapulse_node_healthy", node="a", probe="mooncake") == 1
+
+
+def test_a_node_that_left_while_nobody_led_is_gone_afterwards(tmp_path: Path, clock: Clock) -> None:
+    replica = Replica(tmp_path, MemoryStore(), clock)
+    lead_and_measure(replica)
+    replica.control.handle(Leading(False))
+    replica.nodes = inventory("b")
+    replica.control.handle(Inventoried(replica.nodes))
+    replica.control.handle(Leading(True))
+    assert replica.value("efapulse_node_healthy", node="a", probe="mooncake") is None
+    assert replica.value("efapulse_node_healthy", node="b", probe="mooncake") == 1
 
 
 def test_a_journal_that_cannot_be_read_is_tried_again_and_nothing_starts_before(tmp_path: Path, clock: Clock) -> None:
