@@ -151,7 +151,7 @@ GROUP = Group("efapulse.monitor", (
     Alert(
         "EfaPulseRunsLeftOut", Severity.WARNING, MONITOR, "15m",
         'sum without (instance, pod, why) (increase(efapulse_runs_left_out_total{why=~"missed|queue_full|error"}[@window@])) >= @runs@',
-        "{{ $value | humanize }} due runs were left out within an hour because efa-pulse was held up",
+        "efa-pulse is held up: due runs are left out",
         "The scheduler or the control loop does not keep up: too little CPU, or a disk or API server that hangs.",
         "Runs left out as busy, overlapping or paused are as planned and do not count; a few after a restart are no trouble.",
         {"window": duration("1h", "time over which it is counted"), "runs": number("10", "left-out runs, at least")}),
@@ -166,7 +166,7 @@ GROUP = Group("efapulse.monitor", (
         "EfaPulseInternalErrors", Severity.WARNING, MONITOR, "0s",
         "(\n  sum without (instance, pod, event) (increase(efapulse_publish_errors_total[@window@]))\n"
         "  + sum without (instance, pod, part) (increase(efapulse_scrape_errors_total[@window@]))\n) > 0",
-        "efa-pulse could not publish {{ $value | humanize }} event(s) within an hour",
+        "efa-pulse could not publish something that it knows",
         "A fault of efa-pulse itself: what it measured is not all on the page. The log has the traceback; please report it.",
         "It should never happen, so once is enough; it stays for the window.",
         {"window": duration("1h", "how long one event keeps the alert firing")}),

@@ -66,7 +66,7 @@ GROUP = Group("efapulse.pd", (
         f"(\n  {increase('efapulse_pd_failed_transfers_total', '@window@')}\n  + "
         f"{increase('efapulse_pd_expired_transfers_total', '@window@')}\n"
         f") >= @failures@\nunless ignoring (target) {BROKEN}",
-        "{{ $value | humanize }} KV transfers of {{ $labels.target }} failed or expired within an hour",
+        "KV transfers of {{ $labels.target }} fail or expire",
         "The engines counted failed transfers, or prefilled requests that nobody fetched, while a canary ran; they may be those of users.",
         "Engines retry or recompute, so a failed transfer need not fail a request: nothing else would show it. Five in an hour leave room "
         "for restarts of pods.",
