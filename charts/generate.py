@@ -63,7 +63,28 @@ def values_schema() -> str:
     config, definitions = config_schema()
     own["properties"]["config"] = config
     own["$defs"] |= definitions
+    rules = own["properties"]["prometheus"]["properties"]["rules"]["properties"]
+    rules["settings"], rules["alerts"] = rule_options()
     return json.dumps(own, indent=1, sort_keys=False) + "\n"
+
+
+def rule_options() -> tuple[Json, Json]:
+    """The schemas of `settings` and `alerts` of the rules, by name."""
+    from dashboards.rules.catalogue import ALERTS
+    from dashboards.rules.settings import SETTINGS
+
+    def places(known: Mapping[str, Any]) -> Json:
+        found: Json = {"type": "object", "additionalProperties": False}
+        return found | {"properties": {name: {"$ref": "#/$defs/place"} for name in known}}
+
+    def changes(parameters: Mapping[str, Any]) -> Json:
+        return {"type": "object", "additionalProperties": False, "properties": {
+            "enabled": {"type": "boolean"}, "for": {"type": "string", "pattern": "^([0-9]+(ms|[smhdwy]))+$"},
+            "severity": {"type": "string", "pattern": "^[A-Za-z0-9_.-]{1,63}$"}, "labels": {"$ref": "#/$defs/alertLabels"},
+            "annotations": {"$ref": "#/$defs/annotations"}, "parameters": places(parameters)}}
+
+    alerts = {name: changes(alert.parameters) for name, alert in ALERTS.items()}
+    return places(SETTINGS), {"type": "object", "additionalProperties": False, "properties": alerts}
 
 
 def values_page() -> str:
@@ -85,10 +106,8 @@ def wanted() -> dict[Path, str]:
     """Every generated file and what it must hold."""
     files = {CHART / "values.schema.json": values_schema(), CHART / "VALUES.md": values_page(),
              CHART / "files" / "instance-types.yaml": instance_types()}
-    for kind, source, pattern in (("rules", "rules", "*.yaml"), ("dashboards", "json", "*.json")):
-        for path in sorted((REPO / "dashboards" / source).glob(pattern)):
-            if kind == "dashboards" or "groups" in (yaml.safe_load(path.read_text()) or {}):
-                files[CHART / "files" / kind / path.name] = path.read_text()
+    files[CHART / "files" / "rules.yaml"] = (REPO / "dashboards" / "rules" / "template.yaml").read_text()
+    files |= {CHART / "files" / "dashboards" / path.name: path.read_text() for path in (REPO / "dashboards" / "json").glob("*.json")}
     return files
 
 
@@ -112,7 +131,7 @@ def write() -> None:
 
 
 def _copies() -> list[Path]:
-    return [path for kind in ("rules", "dashboards") for path in sorted((CHART / "files" / kind).glob("*")) if path.is_file()]
+    return sorted((CHART / "files" / "dashboards").glob("*"))
 
 
 def _lean(schema: Any) -> Any:

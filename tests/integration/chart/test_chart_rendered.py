@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 import yaml
-from charting import CHART, VALUES, helm, one, template
+from charting import CHART, REPO, VALUES, helm, one, template
 
+from dashboards.rules.options import build
+from dashboards.rules.render import rule_groups
 from exporter.config.load import from_bytes
 from exporter.config.root import Config
 
@@ -96,31 +98,23 @@ def test_only_settings_that_need_it_restart_the_pods() -> None:
     assert stamp("--set", "config.kubernetes.max_jobs=3") != stamp()
 
 
-def test_rules_and_dashboards_are_those_of_the_repository() -> None:
-    objects = template("--set", "prometheus.rules.enabled=true")
-    rules = [group for each in objects if each["kind"] == "PrometheusRule" for group in each["spec"]["groups"]]
-    files = [yaml.safe_load(path.read_text()) for path in sorted((CHART / "files" / "rules").glob("*.yaml"))]
-    assert [group["name"] for group in rules] == [group["name"] for file in files for group in file["groups"]]
-    assert rules == [group for file in files for group in file["groups"]]
-    boards = {name: text for each in objects if each["metadata"].get("labels", {}).get("grafana_dashboard") == "1"
+def test_dashboards_are_those_of_the_repository() -> None:
+    boards = {name: text for each in template() if each["metadata"].get("labels", {}).get("grafana_dashboard") == "1"
               for name, text in each["data"].items()}
     assert {name: json.loads(text) for name, text in boards.items()} == {
-        path.name: json.loads(path.read_text()) for path in (CHART / "files" / "dashboards").glob("*.json")}
+        path.name: json.loads(path.read_text()) for path in (REPO / "dashboards" / "json").glob("*.json")}
     assert boards
 
 
-def test_an_alert_can_be_left_out_and_labelled() -> None:
-    def alerts(*more: str) -> dict[str, Json]:
-        objects = template("--set", "prometheus.rules.enabled=true", *more)
-        return {rule["alert"]: rule for each in objects if each["kind"] == "PrometheusRule"
-                for group in each["spec"]["groups"] for rule in group["rules"] if "alert" in rule}
-
-    everything = alerts()
-    first, *others = everything
-    left = alerts("--set", f"prometheus.rules.disabled={{{first}}}", "--set", "prometheus.rules.alertLabels.team=inference")
-    assert list(left) == others
-    assert {rule["labels"]["team"] for rule in left.values()} == {"inference"}
-    assert all(left[name]["expr"] == everything[name]["expr"] for name in others)
+@pytest.mark.parametrize("values", [None, CHART / "ci" / "everything-values.yaml"], ids=["as they are", "changed"])
+def test_rules_are_those_that_the_command_writes(values: Path | None) -> None:
+    rules = one(template("--set", "prometheus.rules.enabled=true", values=values), "PrometheusRule", "pulse")
+    given = yaml.safe_load(values.read_text())["prometheus"]["rules"] if values is not None else {}
+    options = {"labels": given.get("alertLabels", {}), "settings": given.get("settings", {}), "alerts": given.get("alerts", {})}
+    if "runbookBaseUrl" in given:
+        options["runbook_base_url"] = given["runbookBaseUrl"]
+    assert rules["spec"] == rule_groups(build(options))
+    assert "@" not in json.dumps([rule["expr"] for group in rules["spec"]["groups"] for rule in group["rules"]]), "no place is left open"
 
 
 def test_a_release_fits_into_its_secret() -> None:
@@ -152,6 +146,8 @@ def test_a_release_fits_into_its_secret() -> None:
     (["prometheus.serviceMonitor.endpoint.interval=1m"], "/prometheus/serviceMonitor/endpoint"),
     (["prometheus.podMonitor.interval=fast"], "/prometheus/podMonitor/interval"),
     (["probes.namespace.name=efa-pulse"], "probes.namespace.name"),
+    (["prometheus.rules.alerts.EfaPulseNodeSad.enabled=false"], "/prometheus/rules/alerts"),
+    (["prometheus.rules.settings.ttft=1"], "/prometheus/rules/settings"),
     (["secrets[0].name=a"], "/secrets/0"),
     (["commonLabels.a=not a label"], "/commonLabels/a"),
     (["nodeselector.a=b"], "nodeselector"),
