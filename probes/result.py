@@ -47,7 +47,14 @@ Time = Annotated[float, Field(ge=0, lt=253402300800)]
 
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-Said = Annotated[str, AfterValidator(lambda text: _CONTROL.sub(" ", text))]
+
+
+def cleaned(text: str) -> str:
+    """Text that a program or a server said, without the control characters that would let it write on a terminal."""
+    return _CONTROL.sub(" ", text)
+
+
+Said = Annotated[str, AfterValidator(cleaned)]
 """A text that an engine or an endpoint may have written: shown on terminals, so without control characters but tab and newline."""
 
 

@@ -16,7 +16,7 @@ from exporter.launch.manifest import GATHER, WORKER, ManifestError, from_record,
 from exporter.launch.podstate import WAITING, Ending, PodView, Step, ending, hopeless, lost, stuck, when
 from exporter.runs import Run, RunSpec, missing_result
 from probes.reasons import Reason, outcome_of
-from probes.result import Phase, Result
+from probes.result import Phase, Result, cleaned
 
 Json = dict[str, Any]
 
@@ -210,5 +210,5 @@ class Flight:
             phases = {Phase.PULL: pull} if pull is not None else {}
             return plain.model_copy(update={"node": self._node(rank), "phases": phases})
         phases = {**({Phase.PULL: pull} if pull is not None else {}), **end.result.phases}
-        return end.result.model_copy(update={"reason": end.reason, "outcome": outcome_of(end.reason), "message": end.message,
+        return end.result.model_copy(update={"reason": end.reason, "outcome": outcome_of(end.reason), "message": cleaned(end.message),
                                              "phases": phases})

@@ -34,7 +34,8 @@ class UnknownSubject(Exception):  # noqa: N818 - a question about something that
 
 
 def explain(snapshot: Snapshot, what: str, now: float) -> Json:
-    """The explanation of a run id, a node, a pair `a--b` or a canary target. Raises UnknownSubject."""
+    """The explanation of a run id, a node, a pair `a--b`, a canary target, or a job as `status` names it. Raises UnknownSubject."""
+    what = next((str(job["target"]) for job in snapshot.looked.jobs if job["id"] == what), what)
     nodes = _nodes(snapshot)
     one, sep, other = what.partition(PAIR)
     if what in nodes:

@@ -191,6 +191,12 @@ def test_no_end_of_this_file_blames_a_node() -> None:
         assert document(0, reason).outcome is Outcome.UNKNOWN
 
 
+def test_what_the_cluster_says_cannot_write_on_a_terminal(flight: Flight) -> None:
+    said = Ending(Reason.LAUNCH_FAILED, "admission webhook denied: \x1b]0;owned\x07 no")
+    run = flight.finish({0: said, 1: replace(said, result=document(1))}, T)
+    assert [one.message for one in run.results] == ["admission webhook denied:  ]0;owned  no"] * 2
+
+
 def test_progress_in_words(flight: Flight) -> None:
     assert flight.progress() == {0: "flying", 1: "flying"}
     flight.see(pulling(0, "a", gather=Container(GATHER, started=T)), 1.0)

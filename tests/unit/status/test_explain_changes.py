@@ -32,6 +32,10 @@ def told(*verdicts: Verdict, what: str = "nixl-1") -> str:
     return "\n".join(explained(*verdicts, what=what)["sections"][0]["would_change"])
 
 
+def test_a_job_as_status_names_it_is_explained_by_what_it_measures() -> None:
+    assert explained(pair(), what="nixl/a--b")["what"] == "a--b"
+
+
 def figure(pattern: str, text: str) -> float:
     """The first figure that `pattern` finds, in its base unit."""
     found = re.search(pattern.replace("#", r"([\d.]+) (B|kB|MB|GB)"), text)
