@@ -104,9 +104,10 @@ def _tpot(window: str) -> str:
 CANARIES = Group("efapulse.canary_windows", tuple(_canaries()))
 THRESHOLDS = Group("efapulse.thresholds", (
     Recording("efapulse:threshold:canary_ttft_seconds",
-              'label_replace(vector(@ttft_short@), "prompt", "short", "", "")\nor\nlabel_replace(vector(@ttft_long@), "prompt", "long", "", "")',
+              'label_replace(vector(@ttft_short@), "prompt", "short", "", "")\nor\n'
+              'label_replace(vector(@ttft_long@), "prompt", "long", "", "")',
               "Bound of TTFT by prompt, as dashboards draw it."),
     Recording("efapulse:threshold:canary_tpot_seconds", "vector(@tpot@)", "Bound of TPOT."),
-    Recording("efapulse:threshold:canary_objective_ratio", "vector(@objective@)", "Share of canary requests that must be answered in bounds."),
+    Recording("efapulse:threshold:canary_objective_ratio", "vector(@objective@)", "Share of canaries that must be answered in bounds."),
 ))
 RECORDINGS = (STATE, CANARIES, THRESHOLDS)
