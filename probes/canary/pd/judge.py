@@ -199,11 +199,9 @@ def _prefill_worked(evidence: Evidence) -> Said | None:
     if not side.changes or side.trouble or not side.complete or prompt is None or prompt < LEAST_TOKENS or side.engines != {"vllm"}:
         return None
     done = side.grew("prompt_tokens")
-    if done is None:
-        return None
-    if done < HALF * prompt:
-        return Said("counters", "no", f"prefill worked on {done:.0f} prompt tokens, the prompt has {prompt}: prefill never had it")
-    return Said("router_mode", "unknown", f"prefill worked on {done:.0f} prompt tokens")
+    if done is None or done >= HALF * prompt:
+        return None  # that prefill worked says nothing of what became of its KV
+    return Said("counters", "no", f"prefill worked on {done:.0f} prompt tokens, the prompt has {prompt}: prefill never had it")
 
 
 def _handover(evidence: Evidence) -> Said | None:

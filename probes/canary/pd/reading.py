@@ -16,8 +16,8 @@ ABSENT_IS_ZERO = ("prompt_external", "prompt_local", "failed_transfers")
 class Reading:
     """One page at one moment. `problem` says why there is none.
 
-    `values` are the meters that the page has, in base units; `missing` the series expected of such an engine that it lacks, `silent`
-    whether all of them are. `held` are meters whose series holds the value of the last transfer.
+    `values` are the meters that the page has, in base units. `silent`: it has not one of the series expected of such an engine (versions
+    differ in which they have), and `missing` names them.
     """
 
     role: str
@@ -89,7 +89,8 @@ def read_page(text: str, role: str, pod: str, names: Catalog | None = None) -> R
             break
     expected = names.expected_of(engine, role)
     lacking = tuple(names.meters[meter][0].series for meter in expected if meter not in values and not _there(samples, names, meter, role))
-    return Reading(role, pod, engine, values, kinds, lacking, bool(expected) and len(lacking) == len(expected), engine_role, block,
+    silent = bool(expected) and len(lacking) == len(expected)
+    return Reading(role, pod, engine, values, kinds, lacking if silent else (), silent, engine_role, block,
                    ray=any(prefix.startswith("ray_") for prefix in page.prefixes))
 
 
