@@ -248,7 +248,7 @@ class PdPod(Model):
     waiting: Figure | None = None
     kv_usage: Figure | None = None
     missing: list[str] = Field(default_factory=list)
-    """Names of metrics expected of this engine that its page did not have; all of them missing makes the verdict `unknown`."""
+    """The metrics expected of such an engine, where its page has not one of them: that makes the verdict `unknown`."""
 
 
 class PdSays(Model):
