@@ -133,6 +133,7 @@ def _annotations(matchers: Sequence[str]) -> list[dashboard.AnnotationQuery]:
 
 def _finished(document: Json) -> Json:
     """What the builders cannot say: ids that do not change from run to run, texts of annotations, a schema version of today."""
+    _lay_out(document["panels"])
     for number, panel in enumerate(document["panels"], 1):
         panel["id"] = number
     for variable in document["templating"]["list"]:
@@ -150,5 +151,17 @@ def _finished(document: Json) -> Json:
     return document
 
 
+def _lay_out(panels: list[Json]) -> None:
+    """From left to right, a new line where a panel does not fit any more; the builder would let it hang over the edge."""
+    x = y = line = 0
+    for panel in panels:
+        at = panel["gridPos"]
+        if x + at["w"] > COLUMNS or panel["type"] == "row":
+            x, y, line = 0, y + line, 0
+        at |= {"x": x, "y": y}
+        x, line = x + at["w"], max(line, at["h"])
+
+
+COLUMNS = 24
 SCHEMA_VERSION = 39
 """Of Grafana 10.4 and later; older ones ignore what they do not know, newer ones migrate."""

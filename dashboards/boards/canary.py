@@ -23,7 +23,7 @@ from dashboards.panels import (
     spread,
     states,
 )
-from dashboards.promql import UNKNOWN, age, mean, or_zero, pick, quantile, share_above
+from dashboards.promql import CLUSTER, UNKNOWN, age, mean, or_zero, pick, quantile, share_above
 
 _ALL = ("target", "route", "prompt")
 _VALID = f'result!~"{UNKNOWN}"'
@@ -35,6 +35,7 @@ _TIMED = pick("efapulse_canary_ttft_seconds_count", *_ALL)
 _BY_KERNEL = pick("efapulse_canary_ttft_seconds_count", *_ALL, 'clock="kernel"')
 _SAID = pick("efapulse_canary_requests_total", *_ALL, _VALID)
 _WHO = "target, route, prompt"
+_RECORDED = f'{CLUSTER}, target=~"$target", route="router"'
 _NAME = "{{target}} {{route}} {{prompt}}"
 _PODS = "cluster, target, role, pod_name"
 _RATIO_STEPS = ((None, GREEN), (1.15, YELLOW), (1.3, RED))
@@ -47,7 +48,7 @@ def _quantiles(metric: str) -> list[Query]:
 _NOW = Row("Now", [
     number("Requests that were ok", "Share of the canary requests of the chosen time that were ok, of those that said something.",
            f"sum(increase({_OK}[$window])) / (sum(increase({_SAID}[$window])) > 0)", RATIO,
-           steps=((None, RED), (0.9, YELLOW), (0.99, GREEN)), decimals=1, runbooks=["EfaPulseCanaryAvailability"]),
+           steps=((None, RED), (0.9, YELLOW), (0.99, GREEN)), decimals=1, runbooks=["EfaPulseCanaryDown"]),
     number("TTFT, median", "Time to the first token event of any kind, by the kernel's arrival times, over the chosen time.",
            quantile(0.5, "efapulse_canary_ttft_seconds", "", *_ALL), SECONDS),
     number("TPOT, median", "Time per output token after the first, over the chosen time.",
@@ -64,10 +65,15 @@ _NOW = Row("Now", [
 ])
 
 _STREAM = Row("The stream as a user sees it", [
-    lines("TTFT", "Time from the write of the request to the first token event of any kind. Long prompts take prefill and KV transfer in.",
-          _quantiles("efapulse_canary_ttft_seconds"), SECONDS, runbooks=["EfaPulseCanaryTtft"]),
-    lines("TPOT", "Time per output token after the first, one observation per request.", _quantiles("efapulse_canary_tpot_seconds"),
-          SECONDS, runbooks=["EfaPulseCanaryTpot"]),
+    lines("TTFT", "Time from the write of the request to the first token event of any kind. Long prompts take prefill and KV "
+          "transfer in.",
+          [*_quantiles("efapulse_canary_ttft_seconds"),
+           Query("max by (prompt) (efapulse:threshold:canary_ttft_seconds)", "objective {{prompt}}", threshold=True)], SECONDS,
+          runbooks=["EfaPulseCanaryTtftBurnFast"]),
+    lines("TPOT", "Time per output token after the first, one observation per request.", [
+        *_quantiles("efapulse_canary_tpot_seconds"),
+        Query("max(efapulse:threshold:canary_tpot_seconds)", "objective", threshold=True)], SECONDS,
+          runbooks=["EfaPulseCanaryTpotBurnFast"]),
     spread("How TTFT is spread", "All requests of the chosen targets that were ok. Two bands are two paths: prefix hits, or a pod of its "
            "own kind.", f"sum by (le) (increase({pick('efapulse_canary_ttft_seconds_bucket', *_ALL)}[$window]))", SECONDS),
     lines("Longest gap", "Longest gap between two token events of a request: it finds stalls that TPOT averages away.",
@@ -83,10 +89,20 @@ _STREAM = Row("The stream as a user sees it", [
         Query(quantile(0.5, "efapulse_canary_stream_close_seconds", _WHO, *_ALL), f"close {_NAME}")], SECONDS),
 ])
 
-_ERRORS = Row("Errors by kind", [
+_ERRORS = Row("Objectives and errors by kind", [
+    lines("Canaries beyond their objective", "Share of the canaries of 6 h by router that failed, or whose TTFT or TPOT was above its "
+          "bound, by the recording rules of the alerts; dashed: what the objective allows. Needs the rules in Prometheus.", [
+              Query(f"max by (target) (efapulse:canary_failed:increase6h{{{_RECORDED}}} / (efapulse:canary_valid:increase6h{{{_RECORDED}}} "
+                    "> 0))", "failed {{target}}"),
+              Query(f"max by (target, prompt) (efapulse:canary_ttft_slow:increase6h{{{_RECORDED}}} / "
+                    f"(efapulse:canary_ttft_measured:increase6h{{{_RECORDED}}} > 0))", "TTFT {{target}} {{prompt}}"),
+              Query(f"max by (target) (efapulse:canary_tpot_slow:increase6h{{{_RECORDED}}} / "
+                    f"(efapulse:canary_tpot_measured:increase6h{{{_RECORDED}}} > 0))", "TPOT {{target}}"),
+              Query("1 - max(efapulse:threshold:canary_objective_ratio)", "allowed", threshold=True)], RATIO, width=24,
+          runbooks=["EfaPulseCanaryAvailabilityBurnFast", "EfaPulseCanaryTtftBurnFast", "EfaPulseCanaryTpotBurnFast"]),
     lines("Requests by result", "All requests but those that were ok, by how they ended, counted over the chosen time.",
           [Query(f"sum by (result) (increase({_NOT_OK}[$window])) > 0",
-                 "{{result}}")], COUNT, bars=True, stacked=True, runbooks=["EfaPulseCanaryAvailability"]),
+                 "{{result}}")], COUNT, bars=True, stacked=True, runbooks=["EfaPulseCanaryDown"]),
     rows("What went wrong", "Requests of the shown time by result. `counts` says whether it counts against the endpoint: shed and alike "
          "are unknown and do not.", [
              Query(f"sum by ({_WHO}, result) (increase({_NOT_OK}[$__range])) > 0",
@@ -101,7 +117,7 @@ _PROOF = Row("Does KV move, how fast, and is the answer right", [
     lines("Disaggregated or not", "Canaries that had to be disaggregated: whether KV moved from prefill to decode, counted over the chosen "
           "time.",
           [Query("sum by (verdict) (increase(" + pick("efapulse_pd_disaggregation_total", "target") + "[$window]))", "{{verdict}}")],
-          COUNT, stacked=True, width=8, colours={"yes": GREEN, "no": RED, "unknown": PURPLE}, runbooks=["EfaPulseNotDisaggregated"]),
+          COUNT, stacked=True, width=8, colours={"yes": GREEN, "no": RED, "unknown": PURPLE}, runbooks=["EfaPulsePdNotDisaggregated"]),
     rows("By what evidence", "What decided on disaggregation in the shown time. Provenance is the strongest, then engine counters, then "
          "what the router says.",
          [Query("sum by (target, verdict, evidence) (increase(" + pick("efapulse_pd_disaggregation_total", "target") + "[$__range])) > 0",
@@ -137,21 +153,21 @@ _PROOF = Row("Does KV move, how fast, and is the answer right", [
           COUNT, width=8, bars=True),
     lines("Work of the wrong role", "Tokens generated on prefill beyond one a request, prompt tokens computed on decode.",
           [Query("sum by (target, role) (increase(" + pick("efapulse_pd_impure_tokens_total", "target") + "[$window]))",
-                 "{{target}} {{role}}")], COUNT, width=8, bars=True, runbooks=["EfaPulseRoleNotPure"]),
+                 "{{target}} {{role}}")], COUNT, width=8, bars=True, runbooks=["EfaPulsePdRoleNotPure"]),
 ])
 
 _BASELINE = Row("PD against the same model without it", [
-    lines("PD over baseline", "Median of PD over the median of the baseline, from samples that lie interleaved in time; dashed: where the "
-          "alert looks.", [
-              Query("max by (target, measure) (" + pick("efapulse_pd_to_baseline_ratio", "target") + ")", "{{target}} {{measure}}"),
-              Query("vector(1.3)", "alert", threshold=True)], RATIO, runbooks=["EfaPulsePdSlowerThanBaseline"]),
+    lines("PD over baseline", "Median of PD over the median of the baseline, from samples that lie interleaved in time. 100 % is alike; of "
+          "times more is worse.",
+          [Query("max by (target, measure) (" + pick("efapulse_pd_to_baseline_ratio", "target") + ")", "{{target}} {{measure}}")], RATIO,
+          runbooks=["EfaPulsePdSlowerThanBaseline"]),
     lines("TTFT by route", "Median TTFT of each route: `router` is what users see, `pair` one prefill and one decode pod, `baseline` the "
           "same model without disaggregation.",
           [Query(quantile(0.5, "efapulse_canary_ttft_seconds", "target, route", *_ALL), "{{target}} {{route}}")], SECONDS),
     rows("PD over baseline, now", "The present ratios. Of the output speed less than 1 is worse, of the times more than 1.",
          [Query("max by (cluster, target, measure) (" + pick("efapulse_pd_to_baseline_ratio", "target") + ")", "ratio")],
          [Column("target"), Column("measure"), Column("ratio", RATIO), Column("cluster")], width=12),
-    lines("TPOT by route", "Median TPOT of each route.",
+    lines("TPOT by route", "Median time per output token of each route.",
           [Query(quantile(0.5, "efapulse_canary_tpot_seconds", "target, route", *_ALL), "{{target}} {{route}}")], SECONDS),
 ])
 
@@ -163,12 +179,12 @@ _POD = Row("Prefill and decode pods", [
              Query(f"max by ({_PODS}) ({pick('efapulse_pd_pod_kv_transfer_seconds', 'target')})", "KV transfer"),
              Query(f"max by ({_PODS}) ({pick('efapulse_pd_pod_running_requests', 'target')})", "running"),
              Query(f"max by ({_PODS}) ({pick('efapulse_pd_pod_waiting_requests', 'target')})", "waiting"),
-             Query(f"max by ({_PODS}) ({pick('efapulse_pd_pod_kv_usage_ratio', 'target')})", "KV in use"),
+             Query(f"max by ({_PODS}) ({pick('efapulse_pd_pod_kv_fill_ratio', 'target')})", "KV in use"),
              Query(age(f"max by ({_PODS}) ({pick('efapulse_pd_pod_last_success_timestamp_seconds', 'target')})"), "last ok"),
          ], [Column("target"), Column("role"), Column("pod_name"), Column("TTFT", SECONDS), Column("TPOT", SECONDS),
              Column("KV transfer", SECONDS), Column("running", COUNT), Column("waiting", COUNT), Column("KV in use", RATIO),
              Column("last ok", SECONDS), Column("cluster")], sort=("TTFT", True), height=10),
-    lines("Pods found", "Engine pods by role.",
+    lines("Pods found", "Engine pods that discovery found, by role.",
           [Query("max by (target, role) (" + pick("efapulse_pd_pods", "target") + ")", "{{target}} {{role}}")], COUNT, width=6),
     lines("Pods and pairs visited", "Share of the ready pods of a role visited within `pod_interval`, and of all pairs since both are "
           "there.",
