@@ -84,9 +84,9 @@ def exporters(folder: Path, nodes: int = 16, hours: float = 0.2, *, simulated_on
 
 @contextlib.contextmanager
 def scraped(rig: Rig, found: Binaries, folder: Path) -> Iterator[Prometheus]:
-    """A Prometheus that scrapes the exporters every second."""
+    """A Prometheus that scrapes the exporters every two seconds, with our own rules."""
     jobs = [{"job_name": name, "static_configs": [{"targets": [target]}]} for name, target in rig.targets.items()]
-    with running(found, folder, jobs) as prometheus:
+    with running(found, folder, jobs, interval="2s", rule_files=[ROOT / "dashboards" / "rules" / "efa-pulse.rules.yaml"]) as prometheus:
         yield prometheus
 
 
@@ -118,7 +118,8 @@ def _told() -> Iterator[str]:
             publisher.runs_left_out("busy")
             publisher.config_loaded(True, now)
             publisher.leading(True)
-            publisher.run_finished(object())  # type: ignore[arg-type]
+            if number in (5, 10):  # what cannot be published is counted, and is a long text in the log
+                publisher.run_finished(object())  # type: ignore[arg-type]
             publisher.commit()
 
     thread = threading.Thread(target=tell, name="tell", daemon=True)

@@ -13,7 +13,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,11 +93,13 @@ class Prometheus:
 
 
 @contextlib.contextmanager
-def running(found: Binaries, folder: Path, scrape_configs: list[dict[str, Any]], *flags: str, interval: str = "1s") -> Iterator[Prometheus]:
+def running(found: Binaries, folder: Path, scrape_configs: list[dict[str, Any]], *flags: str, interval: str = "1s",
+            rule_files: Sequence[Path] = ()) -> Iterator[Prometheus]:
     """Start Prometheus with these scrape jobs; it is gone, with its data, when the block ends."""
     config = folder / "prometheus.yml"
     pace = {"scrape_interval": interval, "scrape_timeout": interval}
-    config.write_text(yaml.safe_dump({"global": pace, "scrape_configs": scrape_configs}))
+    rules = {"rule_files": [str(path) for path in rule_files]} if rule_files else {}
+    config.write_text(yaml.safe_dump({"global": {**pace, "evaluation_interval": interval}, **rules, "scrape_configs": scrape_configs}))
     port = free_port()
     command = [str(found.prometheus), f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}",
                f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn", *flags]
