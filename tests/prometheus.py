@@ -98,7 +98,7 @@ def running(found: Binaries, folder: Path, scrape_configs: list[dict[str, Any]],
     """Start Prometheus with these scrape jobs; it is gone, with its data, when the block ends."""
     config = folder / "prometheus.yml"
     pace = {"scrape_interval": interval, "scrape_timeout": interval}
-    rules = {"rule_files": [str(path) for path in rule_files]} if rule_files else {}
+    rules: dict[str, Any] = {"rule_files": [str(path) for path in rule_files]} if rule_files else {}
     config.write_text(yaml.safe_dump({"global": {**pace, "evaluation_interval": interval}, **rules, "scrape_configs": scrape_configs}))
     port = free_port()
     command = [str(found.prometheus), f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}",
