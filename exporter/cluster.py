@@ -25,6 +25,7 @@ from exporter.kube.pause import PauseSwitch
 from exporter.launch.claims import claim_of
 from exporter.launch.kubernetes import KubernetesLauncher
 from exporter.launch.manifest import Claim
+from exporter.launch.podlogs import logs_of
 from exporter.leader import Election
 from exporter.plan.needs import needs_of
 from exporter.runs import Run, RunSpec
@@ -151,6 +152,10 @@ class Cluster:
         """What the witnesses said of a run that was reported, once."""
         with self._lock:
             return self._answers.pop(run.spec.run_id, {})
+
+    def logs(self, run: Run) -> Mapping[int, str]:
+        """The end of each rank's log of a run. Raises OSError when it cannot be read, or must not be."""
+        return logs_of(self.api, self._config.kubernetes.probe_namespace, run, self._config.archive.log_bytes)
 
     def background(self) -> Mapping[str, float]:
         """Bytes per second of other traffic on each node's EFA devices, by instance id, as last heard."""

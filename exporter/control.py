@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from exporter import log
+from exporter.archive.archive import Archive
 from exporter.config import Config, Job, SecretError
 from exporter.dispatch import Caps, Dispatcher
 from exporter.fleet import Fleet
@@ -25,6 +26,7 @@ from exporter.judge.witnesses import Answers
 from exporter.launch import Launcher
 from exporter.ledger import Ledger
 from exporter.look import Look
+from exporter.memory import Memory
 from exporter.publish.family import Family
 from exporter.publish.publisher import Publisher
 from exporter.publish.surveyed import Samples
@@ -136,7 +138,8 @@ class Control:
                  secrets_dir: Path, clock: Clock = time.time, fleet: Fleet | None = None, ask: AskWitnesses | None = None,
                  make_fleet: MakeFleet | None = None, on_fleet: Callable[[Callable[[str], bool]], None] = lambda _: None,
                  on_durable: Callable[[str], None] = lambda _: None, conditions: Callable[[], Conditions] = Conditions,
-                 board: StatusBoard | None = None, survey: Survey | None = None) -> None:
+                 board: StatusBoard | None = None, survey: Survey | None = None,
+                 archive: Archive | None = None) -> None:
         self.events = events
         self._launcher = launcher
         self._scheduler = scheduler
@@ -147,7 +150,8 @@ class Control:
         self._ask = ask
         self._make_fleet, self._on_fleet, self._on_durable, self._conditions = make_fleet, on_fleet, on_durable, conditions
         self._leading = make_fleet is None
-        self._ledger = Ledger(fleet.journal) if fleet is not None else None
+        self._archive = archive
+        self._ledger = Ledger(fleet.journal, archiving=archive is not None) if fleet is not None else None
         self._inventory: Inventory | None = None
         self._try_again_at = 0.0
         self._fleet_nodes: dict[str, str] = {}
@@ -155,6 +159,7 @@ class Control:
         self._reporters: list[Reporter] = []
         self._board, self._look = board, Look()
         self._survey = survey or Survey(publisher)
+        self._memory = Memory(config, publisher, fleet=fleet, alone=make_fleet is None and fleet is None)
         self._taken: tuple[bool, str | None, float] = (True, None, clock())
         self._config = config
         self._jobs: dict[str, Job] = {}
@@ -162,6 +167,8 @@ class Control:
         self._log = log.get()
         self._stopping = False
         self._apply(config)
+        if make_fleet is None:
+            self._recall()
         publisher.config_loaded(True, clock())
         publisher.commit()
 
@@ -197,6 +204,7 @@ class Control:
 
     def save(self) -> None:
         """Write everything that the journal owes, at the end of the service."""
+        self._memory.close()
         if self._fleet is None:
             return
         try:
@@ -224,6 +232,7 @@ class Control:
                     pass
             if self._leading and self._make_fleet is not None and self._fleet is None:
                 self._take_over()
+            self._hear_of_archive()
             if not self._stopping and self._leading:
                 self._start_ready()
                 self._start_planned()
@@ -252,6 +261,8 @@ class Control:
         if conditions.other_leads and not self._leading:
             self._leave_nodes()
         looked = self._survey.turn(now, self._config, self._fleet, held=held, background=conditions.background)
+        if looked:
+            self._publisher.reported(self._memory.report(now))
         for reporter in self._reporters if looked else ():
             self._publisher.reported(reporter())
         if looked and conditions.requests is not None:
@@ -308,6 +319,32 @@ class Control:
             for run_id in self._ledger.durable(self._clock()):
                 self._on_durable(run_id)
 
+    def _hear_of_archive(self) -> None:
+        """What the archive holds now, and what it recalls of nodes that the journal knows nothing of."""
+        if self._archive is None:
+            return
+        for run_id in self._archive.settled():
+            if self._ledger is not None:
+                self._ledger.archived(run_id)
+        for verdict in self._archive.recalled():
+            run = verdict.run
+            for name in dict.fromkeys(run.spec.nodes):
+                if self._publisher.kept(name, run.spec.probe) is None:
+                    self._publisher.recalled(verdict, name)
+                    if self._board is not None:
+                        self._board.remember(name, run.spec.probe, verdict.outcome.value, verdict.reason.value, run.finished)
+
+    def _recall(self) -> None:
+        """Ask the archive for what is published of no node yet: the journal was lost, or there is none."""
+        if self._archive is None:
+            return
+        if self._fleet is not None:
+            probes = [plan.name for plan in self._fleet.plans]
+            wanted = {(name, probe) for name in self._fleet_nodes for probe in probes if self._publisher.kept(name, probe) is None}
+        else:
+            wanted = {(node, job.probe) for job in self._jobs.values() if job.probe != CANARY for node in job.nodes}
+        self._archive.recall(wanted)
+
     def _lead(self, leading: bool) -> None:
         """This replica begins or ceases to lead. What it launched goes on either way; whoever leads takes in the results."""
         if self._make_fleet is None or leading == self._leading:
@@ -316,8 +353,11 @@ class Control:
         self._try_again_at = 0.0
         self._log.info("this replica leads" if leading else "this replica no longer leads")
         self._publisher.leading(leading)
+        if self._archive is not None:
+            self._archive.leading(leading)
         if not leading:
             self._fleet, self._ledger = None, None
+            self._memory.adopt(None, self._clock())
             self._dispatcher.keep(())
 
     def _leave_nodes(self) -> None:
@@ -338,7 +378,7 @@ class Control:
             return
         for problem in fleet.problems:
             self._log.warning("a part of the journal could not be used", problem=problem)
-        self._fleet, self._ledger = fleet, Ledger(fleet.journal)
+        self._fleet, self._ledger = fleet, Ledger(fleet.journal, archiving=self._archive is not None)
         self._apply(self._config)
         there = {node.name for node in self._inventory or ()}
         for name in sorted(self._fleet_nodes.keys() - there):
@@ -347,7 +387,9 @@ class Control:
         if self._inventory is not None:
             self._inventoried(self._inventory)
         self._restore(fleet)
-        self._on_fleet(self._ledger.knows)
+        self._memory.adopt(fleet, self._clock())
+        self._on_fleet(self._ledger.settled)
+        self._recall()
 
     def _restore(self, fleet: Fleet) -> None:
         """Publish the values of the journal with their own times, so that a new leader leaves no gap."""
@@ -382,6 +424,11 @@ class Control:
         self._fleet_nodes = now
 
     def _finished(self, run: Run) -> None:
+        if self._archive is not None and self._ledger is not None and self._ledger.unkept(run.spec.run_id):
+            # Taken in by a leader that ended before the archive had it: nothing of it counts again.
+            self._ledger.finished(run.spec.run_id, self._clock())
+            self._keep(self._judge(run)[0])
+            return
         if self._make_fleet is not None and run.spec.probe != CANARY and (self._ledger is None or self._ledger.knows(run.spec.run_id)):
             # Not the leader: its result waits in pod status for whoever is. Known: another leader has taken it in.
             if self._ledger is not None:
@@ -390,10 +437,7 @@ class Control:
         job = self._dispatcher.finished(run.spec.run_id)
         if job is not None:
             self._scheduler.busy(job.id, False)
-        answers = self._ask(run) if self._ask is not None else {}
-        types = self._instance_types(run)
-        verdict = judge(run, floors=self._config.thresholds.floors, instance_types=types, answers=answers,
-                        rdma_hardware=_rdma(types.values()))
+        verdict, answers = self._judge(run)
         health: Mapping[str, bool | None] = {}
         if self._fleet is not None and run.spec.probe != CANARY:
             concluded = self._fleet.finished(verdict, devices_of(answers))
@@ -405,6 +449,7 @@ class Control:
                                finding=change.finding.key if change.finding is not None else None)
         if job is None or job.id in self._jobs:
             self._publisher.run_finished(verdict, devices_of(answers), health)
+        self._memory.finished(verdict, self._clock())
         if self._ledger is not None and run.spec.probe != CANARY:
             self._keep_published(run)
             if self._fleet is not None:
@@ -414,8 +459,24 @@ class Control:
         level("run finished", run_id=run.spec.run_id, probe=run.spec.probe, target=run.spec.target, outcome=verdict.outcome.value,
               reason=verdict.reason.value, message=verdict.message, transport=verdict.transport.value if verdict.transport else None,
               seconds=round(run.finished - run.started, 3))
+        self._keep(verdict)
         for listener in self._listeners:
             listener(verdict)
+
+    def _judge(self, run: Run) -> tuple[Verdict, Answers]:
+        """The verdict on a run, and what the witnesses of its nodes said."""
+        answers = self._ask(run) if self._ask is not None else {}
+        types = self._instance_types(run)
+        return judge(run, floors=self._config.thresholds.floors, instance_types=types, answers=answers,
+                     rdma_hardware=_rdma(types.values()), limits=self._memory.limits(run)), answers
+
+    def _keep(self, verdict: Verdict) -> None:
+        """Hand a verdict to the archive."""
+        if self._archive is not None:
+            nodes = [self._fleet.node(name) if self._fleet is not None else None for name in verdict.run.spec.nodes]
+            types = self._instance_types(verdict.run)
+            self._archive.offer(verdict, [node.instance_id if node is not None else None for node in nodes],
+                                [types.get(name) for name in verdict.run.spec.nodes])
 
     def _keep_published(self, run: Run) -> None:
         """What is published of a run's nodes goes into the journal."""
@@ -461,6 +522,7 @@ class Control:
         targets = {job.target for job in jobs.values() if job.probe == CANARY}
         for target in {job.target for job in self._jobs.values() if job.probe == CANARY} - targets:
             self._publisher.canary_removed(target)
+        self._memory.configure(config)
         self._config, self._jobs = config, jobs
         self._dispatcher.caps = Caps(config.launch.concurrency, config.launch.canary_concurrency)
         self._dispatcher.keep(jobs)
@@ -480,7 +542,8 @@ def needs_restart(before: Config, after: Config) -> list[str]:
     """Dotted paths of the settings that differ and that a running service does not take over."""
     pairs = {"server": (before.server, after.server), "metrics": (before.metrics, after.metrics),
              "launch.local": (before.launch.local, after.launch.local), "launch.grace": (before.launch.grace, after.launch.grace),
-             "logging": (before.logging, after.logging), "inventory.mode": (before.inventory.mode, after.inventory.mode),
+             "logging": (before.logging, after.logging), "archive": (before.archive, after.archive), "ec2": (before.ec2, after.ec2),
+             "conditions": (before.conditions, after.conditions), "inventory.mode": (before.inventory.mode, after.inventory.mode),
              "kubernetes": (before.kubernetes, after.kubernetes),
              "planning.gates.tolerations": (before.planning.gates.tolerations, after.planning.gates.tolerations)}
     return [path for path, (old, new) in pairs.items() if old != new]

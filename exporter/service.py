@@ -13,12 +13,14 @@ from typing import Any
 
 import probes
 from exporter import log, scratch
+from exporter.archive.archive import Archive
 from exporter.cluster import Cluster
 from exporter.config import Config, Reloader
 from exporter.control import Conditions, Control, Event, Finished, Inventoried, Leading, Listener, Loaded, Stop
 from exporter.launch import Launcher
 from exporter.launch.local import LocalLauncher
 from exporter.launch.routed import RoutedLauncher
+from exporter.publish import archived
 from exporter.publish.publisher import Publisher
 from exporter.publish.server import MetricsServer
 from exporter.runs import Run
@@ -84,12 +86,17 @@ class Service:
                            "conditions": lambda: Conditions(cluster.paused, cluster.background(), cluster.trouble,
                                                             cluster.inventory_age, cluster.requests(), cluster.other_leads)}
                 self._leader = lambda: cluster.election.holder if cluster.election is not None else ""
+            archive = self._archive(cluster)
             control = Control(self._config, events=self._events, launcher=launcher, scheduler=self._scheduler, publisher=self._publisher,
-                              secrets_dir=folder, board=self._board, **options)
+                              secrets_dir=folder, board=self._board, archive=archive, **options)
             self.control = control
             for listener in self._listeners:
                 control.listen(listener)
             stack.enter_context(self._signals())
+            if archive is not None:
+                control.report(lambda: archived.readings(archive))
+                stack.callback(archive.close)
+                archive.start()
             stack.callback(self._end, control, launcher, launch.grace)
             self._loop = threading.Thread(target=control.run, name="control")
             self._loop.start()
@@ -105,6 +112,14 @@ class Service:
             self._wishes.get()
             log.get().info("stopping", grace=launch.grace)
         log.get().info("stopped")
+
+    def _archive(self, cluster: Cluster | None) -> Archive | None:
+        settings = self._config.archive
+        if not settings.enabled:
+            return None
+        if cluster is None:
+            return Archive(settings)
+        return Archive(settings, logs=cluster.logs, hold=self._config.kubernetes.max_jobs // 2)
 
     def _cluster(self, stack: contextlib.ExitStack) -> Cluster | None:
         if self._config.inventory.mode != "kubernetes":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,9 @@ import pytest
 
 FIXTURES = Path(__file__).parent / "fixtures"
 sys.path.insert(0, str(Path(__file__).parent))
+# Services of the tests keep their results here and not in the home of whoever runs them.
+_STATE = tempfile.TemporaryDirectory(prefix="efa-pulse-state-")
+os.environ["EFA_PULSE_STATE"] = _STATE.name
 os.environ["PYTHONPATH"] = os.pathsep.join([str(FIXTURES), str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")])
 
 

@@ -9,6 +9,7 @@ away, Jobs beyond `hold` are let go all the same, oldest first, so that probing 
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -19,8 +20,9 @@ from pathlib import Path
 
 from exporter import log
 from exporter.archive import segments
-from exporter.archive.folder import Folder, FullError, LockedError
-from exporter.archive.record import Record, record_of
+from exporter.archive.folder import Folder, FullError, LockedError, read
+from exporter.archive.index import Query
+from exporter.archive.record import Record, RecordError, record_of, verdict_of
 from exporter.archive.s3 import S3Store
 from exporter.archive.segments import Name
 from exporter.aws import AwsError
@@ -39,6 +41,8 @@ WARY_SECONDS = 900.0
 """So long after a start or a change of leader S3 is read before each upload: another replica may archive the same runs."""
 CLOSE_SECONDS = 10.0
 UPLOADS_AT_ONCE = 8
+RECALLS_AT_ONCE = 200
+RECALL_DEPTH = 10
 LogsOf = Callable[[Run], Mapping[int, str]]
 """The logs of a run's ranks, for a run that was not ok. Called in the archive's thread; may raise OSError; must end in seconds."""
 
@@ -77,6 +81,8 @@ class Archive:
         self._store = store or (S3Store(settings.s3) if settings.s3 is not None else None)
         self._queue: queue.Queue[Offer] = queue.Queue(settings.queue)
         self._settled: deque[str] = deque()
+        self._wanted: deque[tuple[str, str]] = deque()
+        self._recalled: deque[Verdict] = deque()
         self._folder: Folder | None = None
         self._batch: list[Record] = []
         self._spooled: dict[str, bool] = {}
@@ -121,6 +127,17 @@ class Archive:
     def leading(self, leading: bool) -> None:
         """Who leads has changed: the runs that are not uploaded yet may be archived by both, so S3 is read before the next uploads."""
         self._wary_until = self._clock() + WARY_SECONDS if leading else float("inf")
+
+    def recall(self, wanted: Iterable[tuple[str, str]]) -> None:
+        """Look for the last conclusive run of each of these nodes and probes; `recalled` tells what was found."""
+        self._wanted.extend(sorted(wanted))
+
+    def recalled(self) -> list[Verdict]:
+        """What was found since the last call of what `recall` asked for."""
+        found = []
+        while self._recalled:
+            found.append(self._recalled.popleft())
+        return found
 
     @property
     def pending(self) -> int:
@@ -172,6 +189,23 @@ class Archive:
             self._upload(folder, self._store, stopping=stopping)
         if folder.prune():
             self.counts.size = folder.size
+        if self._wanted and not (self._store is not None and folder.fresh and "s3" not in self.counts.trouble):
+            self._look_up(folder)
+
+    def _look_up(self, folder: Folder) -> None:
+        """Answer some of what `recall` asked for."""
+        sent: set[str] = set()
+        for _ in range(min(len(self._wanted), RECALLS_AT_ONCE)):
+            node, probe = self._wanted.popleft()
+            for row in folder.index.find(Query((node,), probe, limit=RECALL_DEPTH)):
+                if row.run_id in sent:
+                    break
+                if not Outcome(row.outcome).conclusive:
+                    continue
+                with contextlib.suppress(OSError, RecordError):
+                    self._recalled.append(verdict_of(read(folder.path, row)))
+                    sent.add(row.run_id)
+                    break
 
     def _take(self, seconds: float) -> None:
         """Move what waits in the queue into the batch; logs are fetched on the way."""
@@ -251,7 +285,7 @@ class Archive:
         crowded = self._hold is not None and 2 * len(self._spooled) >= self._hold and "s3" not in self.counts.trouble
         folder.seal(older=None if stopping or crowded else self._clock() - interval)
         owed = folder.owed()
-        if not owed:
+        if not owed and not folder.fresh:
             return
         try:
             if folder.fresh or self._clock() < self._wary_until:

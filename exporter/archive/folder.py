@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from exporter.archive import segments
-from exporter.archive.index import FILE, Index
-from exporter.archive.record import Record, line_of
+from exporter.archive.index import FILE, Index, Row
+from exporter.archive.record import Record, line_of, parse
 from exporter.archive.segments import Name
 
 LOCK, WRITER = "lock", "writer"
@@ -236,6 +236,13 @@ class Folder:
                         index.forget(name)
                 catch_up(index, self.path, name, known[name].size if name in known and known[name].size <= size else 0)
             self._sizes[name] = size
+
+
+def read(folder: Path, row: Row) -> Record:
+    """The record of a row. Raises OSError when its file is gone, RecordError when it does not lie there."""
+    with (folder / row.segment).open("rb") as file:
+        file.seek(row.offset)
+        return parse(file.read(row.length))
 
 
 def catch_up(index: Index, folder: Path, name: Name, offset: int) -> None:

@@ -75,6 +75,7 @@ def configuration(url: str, listen: str) -> Config:
                                             "long": {"schedule": {**often, "interval": "20s"}, "params": {"total_timeout": 15}}}}]},
         "server": {"listen": listen},
         "launch": {"grace": "5s"},
+        "archive": {"enabled": False},
     })
 
 

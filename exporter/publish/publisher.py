@@ -334,6 +334,17 @@ class Publisher:
         self._gauge(f.LEADER, (), float(leading))
 
     @_event
+    def recalled(self, verdict: Verdict, node: str) -> None:
+        """Show of `node` what a run of before this process left, with its own time. It counts nowhere, and blames nobody: only a run that
+        was ok tells that the node was healthy."""
+        run = verdict.run
+        found = [figure for result in run.results for figure in figures(result.measurements)]
+        self._nodes.record(node, run.spec.probe, outcome=node_outcome(verdict, node), finished=run.finished, partner=run.spec.target,
+                           figures=found, transport=None if verdict.transport is None else verdict.transport.value,
+                           measured=bool(found) or any(result.findings for result in run.results),
+                           healthy=True if verdict.outcome is Outcome.OK else None)
+
+    @_event
     def reported(self, readings: Iterable[tuple[Family, Samples]]) -> None:
         """Take in what another part counts itself: the whole of each gauge's samples, and the totals of counters by label values."""
         for family, samples in readings:
@@ -412,7 +423,7 @@ API_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 EVENTS = ("declare_probe", "run_finished", "declare_canary", "canary_removed", "node_seen", "node_removed", "scheduler_tick",
           "run_started", "runs_left_out", "config_loaded", "gate", "leading", "restore", "paused",
-          "node_described", "surveyed", "cluster_followed", "reported", "compared")
+          "node_described", "surveyed", "cluster_followed", "reported", "recalled", "compared")
 """The events of `Publisher`."""
 
 _STREAM_TIMES = {
