@@ -19,6 +19,7 @@ from typing import Any
 from exporter.config import Config
 from exporter.config.quiet import Quiet, holding
 from exporter.inventory.model import Inventory, Node, group_of, stratum_of
+from exporter.judge.baseline import NODE, NORM, Baselines
 from exporter.judge.casebook import Change
 from exporter.judge.localise import Localiser
 from exporter.judge.observation import observe
@@ -36,6 +37,8 @@ SYNC_SECONDS = 5.0
 """How often what changed is brought into the journal's records."""
 CASES = "cases/"
 SUSPECT = "suspect/"
+RESET = "efa-pulse.io/baseline-reset"
+"""Annotation of a node whose baseline begins anew, with anything that is another text each time; `efa-pulse baseline reset` sets it."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,8 @@ class Fleet:
         self.localiser.fleet(inventory)
         self.journal.problems += self.localiser.load(dict(self.journal.under(CASES)), self.journal.under(SUSPECT))
         self.localiser.fleet(inventory)
+        self.baselines = Baselines(config.baselines, best_of=config.metrics.best_of, interval=config.metrics.node_interval)
+        self.journal.problems += self.baselines.load(self.journal.under(NODE), self.journal.under(NORM))
         self.unplaced: tuple[Unplaced, ...] = ()
         self.wake_at = clock()
         self._listeners: list[Callable[[Change], None]] = []
@@ -93,6 +98,7 @@ class Fleet:
     def configure(self, config: Config) -> None:
         """Take in a new configuration."""
         self._quiet = _quiet(config)
+        self.baselines.configure(config.baselines, config.metrics.best_of, config.metrics.node_interval)
         self.planner.configure(probe_plans(config, self._needs), config.planning)
 
     def take_in(self, inventory: Inventory) -> list[Change]:
@@ -103,6 +109,9 @@ class Fleet:
         self.planner.take_in(inventory, self._clock())
         changes = self.localiser.fleet(inventory)
         self.journal.keep(SUSPECT, inventory.ids)
+        self.baselines.keep(inventory.ids)
+        for node in inventory:
+            self.baselines.asked_anew(node.instance_id, node.annotations.get(RESET))
         self._tell(changes)
         return changes
 
@@ -181,6 +190,7 @@ class Fleet:
                 self.journal.drop(SUSPECT + node)
         for probe, cases in self.localiser.cases().items():
             self.journal.put(CASES + probe, cases)
+        keep(self.baselines, self.journal)
 
     def _health(self, spec: RunSpec, ids: Sequence[str], changes: Sequence[Change]) -> dict[str, bool | None]:
         """Localisation's word on the nodes of a pair and on those that it has concluded something of. Larger runs blame nobody there."""
@@ -209,6 +219,15 @@ class Fleet:
         """The identities of a foreign run's nodes, None when one of them is not known."""
         nodes = [self._inventory.named(name) for name in spec.nodes]
         return tuple(node.instance_id for node in nodes if node is not None) if None not in nodes and nodes else None
+
+
+def keep(baselines: Baselines, journal: Journal) -> None:
+    """Bring what changed of the baselines into the journal's memory."""
+    records, gone = baselines.changed_records()
+    for key, record in records.items():
+        journal.put(key, record)
+    for key in gone:
+        journal.drop(key)
 
 
 def _quiet(config: Config) -> dict[str, Sequence[Quiet]]:

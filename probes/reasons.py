@@ -33,6 +33,7 @@ class Reason(str, Enum):
 
     # degraded: it works, worse than it should
     BELOW_FLOOR = "below_floor"
+    BELOW_BASELINE = "below_baseline"
     TAIL_LATENCY = "tail_latency"
     FALLS_WITH_SIZE = "falls_with_size"
     EFA_NO_RDMA = "efa_no_rdma"
@@ -121,6 +122,7 @@ _D, _F, _U = Outcome.DEGRADED, Outcome.FAILED, Outcome.UNKNOWN
 REASONS: dict[Reason, ReasonInfo] = {
     Reason.OK: ReasonInfo(Outcome.OK, "measured, on the right transport, fast enough, content right", "nothing"),
     Reason.BELOW_FLOOR: ReasonInfo(_D, "slower than the floor for this shape", "compare both partners with other peers; look at retransmits and NIC shares"),
+    Reason.BELOW_BASELINE: ReasonInfo(_D, "far slower than such runs usually are", "compare both partners with other peers, and with what changed on them: `efa-pulse baseline show --node NAME`"),
     Reason.TAIL_LATENCY: ReasonInfo(_D, "the slowest operations take far longer than the fastest", "look for background traffic and CPU throttling in the window"),
     Reason.FALLS_WITH_SIZE: ReasonInfo(_D, "bandwidth falls where it should grow with size", "look for loss on the path and a wrong protocol choice"),
     Reason.EFA_NO_RDMA: ReasonInfo(_D, "EFA carried the bytes by send/receive emulation", "check libfabric and driver versions and FI_EFA_USE_DEVICE_RDMA"),

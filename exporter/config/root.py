@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from exporter.config.archive import Archive
 from exporter.config.base import Model, Secret
+from exporter.config.baselines import Baselines
 from exporter.config.canary import OVERHEAD_SECONDS, Canary
 from exporter.config.conditions import Conditions
 from exporter.config.ec2 import Ec2
@@ -67,6 +68,8 @@ class Config(Model):
     """Where results are kept."""
     thresholds: Thresholds = Thresholds()
     """Floors for measured figures."""
+    baselines: Baselines = Baselines()
+    """What is learned of measured figures, and when a run is too slow for it."""
     metrics: Metrics = Metrics()
     """What is published, and how much of it."""
     server: Server = Server()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from exporter.config.thresholds import Floor
-from exporter.judge.speed import Comparison, judge_speed
+from exporter.judge.speed import Comparison, Figure, Limit, judge_speed
 from exporter.judge.transport import Transport, TransportVerdict, judge_transport
 from exporter.judge.verdict import Proof, Verdict
 from exporter.runs import Run
@@ -29,8 +29,10 @@ _ORDER = (Outcome.FAILED, Outcome.DEGRADED, Outcome.UNKNOWN, Outcome.OK)
 
 
 def judge(run: Run, *, floors: Iterable[Floor] = (), instance_types: Mapping[str, str | None] | None = None,
-          answers: Mapping[str, WitnessAnswer | NoAnswer | None] | None = None, rdma_hardware: bool | None = None) -> Verdict:
-    """Judge a run. `answers` are the witnesses' counters by node, `rdma_hardware` what the instance table says of its devices.
+          answers: Mapping[str, WitnessAnswer | NoAnswer | None] | None = None, rdma_hardware: bool | None = None,
+          limits: Mapping[Figure, Limit] | None = None) -> Verdict:
+    """Judge a run. `answers` are the witnesses' counters by node, `rdma_hardware` what the instance table says of its devices, `limits`
+    what its figures usually reach (see `exporter.judge.baseline`).
 
     A run whose workers failed or could not measure keeps their reason: its figures and its transport explain it and do not change it.
     What workers call ok is not taken at their word: without a figure it is `no_rows`, with a wrong byte `wrong_content`, and where EFA is
@@ -53,7 +55,7 @@ def judge(run: Run, *, floors: Iterable[Floor] = (), instance_types: Mapping[str
             found.append((said, transport.why))
     comparisons: tuple[Comparison, ...] = ()
     if any(result.measurements for result in run.results):
-        speed = judge_speed(run.results, floors, instance_types or {})
+        speed = judge_speed(run.results, floors, instance_types or {}, limits)
         comparisons = speed.comparisons
         proofs.append(Proof("speed", speed.holds if measured else None, speed.says))
         if measured and speed.reason is not Reason.OK:

@@ -25,7 +25,7 @@ class Proof:
 class Verdict:
     """A run and what it means. `transport` is None for a probe that moves nothing between ranks.
 
-    `statements` are what the witnesses of the transport said, `comparisons` the figures that have a floor.
+    `statements` are what the witnesses of the transport said, `comparisons` the figures that have a floor or a baseline.
     """
 
     run: Run

@@ -28,7 +28,8 @@ def of_run(brief: Brief, detail: Json | None) -> Iterator[str]:
         yield f"A run that ends otherwise than with {reason.value} ({info.meaning}). First thing to do: {info.action}."
 
 
-_TOLD = frozenset({Reason.BELOW_FLOOR, Reason.TCP_FALLBACK, Reason.EFA_PARTIAL, Reason.WRONG_CONTENT, Reason.EFA_NO_RDMA, Reason.NOT_EFA})
+_TOLD = frozenset({Reason.BELOW_FLOOR, Reason.BELOW_BASELINE, Reason.TCP_FALLBACK, Reason.EFA_PARTIAL, Reason.WRONG_CONTENT,
+                   Reason.EFA_NO_RDMA, Reason.NOT_EFA})
 
 
 def of_entry(entry: Entry) -> Iterator[str]:

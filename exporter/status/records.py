@@ -131,7 +131,8 @@ def detail_of(verdict: Verdict) -> Json:
         "witnesses": [{"witness": one.witness, "where": one.where, "says": one.says, "text": _cut(one.text), "numbers": dict(one.numbers)}
                       for one in verdict.statements[:STATEMENTS]],
         "thresholds": [{"node": one.node, "operation": one.operation, "bytes": one.bytes, "memory": one.memory, "measure": one.measure,
-                        "value": one.value, "limit": one.limit, "share": one.share, "source": one.source, "says": _cut(one.says)}
+                        "value": one.value, "limit": one.limit, "share": one.share, "source": one.source, "basis": one.basis,
+                        "says": _cut(one.says)}
                        for one in verdict.comparisons[:COMPARISONS]],
         "compared": len(verdict.comparisons),
         "ranks": ranks[:STATEMENTS],
