@@ -285,7 +285,7 @@ class Control:
             run_id = new_run_id(job.probe, self._clock())
             labels = {"job": job.id}
             if job.probe == CANARY:
-                labels |= {"prompt": str(job.spec.get("prompt", "short")), "route": ROUTE}
+                labels |= {"prompt": str(job.spec.get("prompt", "short")), "route": ROUTE, **job.labels}
             spec = RunSpec(run_id, job.probe, job.target, job.nodes, job.transport, job.deadline, job.spec, labels)
             self._dispatcher.started(job, run_id)
             self._scheduler.busy(job.id, True)
@@ -518,7 +518,7 @@ class Control:
             self._publisher.declare_probe(probe)
         for job in jobs.values():
             if job.probe == CANARY:
-                self._publisher.declare_canary(job.target, ROUTE, str(job.spec.get("prompt", "short")))
+                self._publisher.declare_canary(job.target, job.labels.get("route", ROUTE), str(job.spec.get("prompt", "short")))
         targets = {job.target for job in jobs.values() if job.probe == CANARY}
         for target in {job.target for job in self._jobs.values() if job.probe == CANARY} - targets:
             self._publisher.canary_removed(target)

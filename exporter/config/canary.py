@@ -7,16 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, ValidationError, create_model, model_validator
 
 from exporter.config.base import FilePath, Model, Name, Secret
+from exporter.config.pd import PdServing
 from exporter.config.schedule import Schedule, every
 from exporter.config.semantic import Found, Where, refuse, repeated, within
 from probes.canary.endpoint import Api
 from probes.canary.params import CanaryParams
+from probes.canary.pd.params import Page, PdParams
 from probes.canary.stacks import Connector, StackName
 from probes.units import show_duration
 
 Kind = Literal["short", "long"]
 # What a worker needs beside the request itself: its start and its report.
 OVERHEAD_SECONDS = 10.0
+ANY_PAGE = Page(url="http://pod/metrics", role="decode", pod="pod")
 _ELSEWHERE = {"url", "model", "api", "prompt", "key_file", "ca_file", "stack", "connector", "route", "prefill", "pd"}
 
 if TYPE_CHECKING:
@@ -91,6 +94,8 @@ class CanaryTarget(Model):
     """What is sent and when."""
     params: CanaryOptions = CanaryOptions()
     """Parameters of every request to this target."""
+    pd: PdServing | None = None
+    """Prefill and decode pods behind the target: proof of KV movement, visits of pairs, ratios."""
 
     @model_validator(mode="after")
     def _consistent(self) -> CanaryTarget:
@@ -131,6 +136,28 @@ class CanaryTarget(Model):
         if self.ca_file is not None:
             spec["ca_file"] = str(self.ca_file)
         return spec
+
+    def routes(self, kind: Kind) -> dict[str, dict[str, Any]]:
+        """The requests of a schedule by route: `router`, and `baseline` where there is one. Pairs come with the pods that are found."""
+        found = {"router": self.spec(kind)}
+        if self.pd is not None and self.pd.baseline is not None:
+            found["baseline"] = self.baseline_spec(kind, self.pd.baseline.url)
+        return found
+
+    def baseline_spec(self, kind: Kind, url: str | None) -> dict[str, Any]:
+        """The same request to a server that does prefill and decode itself: at `url`, or (None) to be filled in with a decode pod's."""
+        spec = {**self.spec(kind), "route": "baseline"}
+        if url is None:
+            return spec
+        return {**{name: value for name, value in spec.items() if name not in ("connector", "objective")}, "url": url, "stack": "openai"}
+
+    def deadline(self, kind: Kind, route: str) -> float:
+        """Longest time of one run, seconds: the request, its proof, and what a worker needs beside them."""
+        request = self.request(kind).longest
+        if self.pd is None:
+            return request + OVERHEAD_SECONDS
+        pair = request if route == "pair" else 0.0  # a second leg, at worst as long
+        return request + pair + PdParams(pages=(ANY_PAGE,), provenance=self.pd.provenance and route == "pair").longest + OVERHEAD_SECONDS
 
 
 class Canary(Model):

@@ -18,7 +18,8 @@ class Job:
     """One thing that is measured again and again.
 
     `id` is `<probe>/<target>` or `canary/<target>/<prompt>`. `nodes[r]` is where rank r runs. `lanes` are what the run occupies: two
-    jobs that share a lane never run at the same time. `key` is the API key of a canary; it is not in `spec`.
+    jobs that share a lane never run at the same time. `key` is the API key of a canary; it is not in `spec`. `labels` go with the run:
+    of a canary its `route`.
     """
 
     id: str
@@ -31,6 +32,7 @@ class Job:
     when: When
     lanes: tuple[str, ...]
     key: Secret | None = None
+    labels: dict[str, str] = field(default_factory=dict, hash=False)
 
     def spec_with(self, folder: Path) -> dict[str, Any]:
         """The spec with the name of the key's file in it.

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from exporter.config.archive import Archive
 from exporter.config.base import Model, Secret
 from exporter.config.baselines import Baselines
-from exporter.config.canary import OVERHEAD_SECONDS, Canary
+from exporter.config.canary import Canary
 from exporter.config.conditions import Conditions
 from exporter.config.ec2 import Ec2
 from exporter.config.inventory import Inventory, host_name
@@ -111,15 +111,21 @@ class Config(Model):
 
     def _canary_jobs(self) -> list[Job]:
         jobs: list[Job] = []
-        members = self.inventory.members()
-        here = members[0].name if members else host_name()
         for target in self.canary.targets:
             for kind, prompt in target.prompts.items():
                 if target.enabled and prompt.enabled:
-                    jobs.append(Job(id=f"canary/{target.name}/{kind}", probe="canary", target=target.name, nodes=(here,), transport="any",
-                                    deadline=target.request(kind).longest + OVERHEAD_SECONDS, spec=target.spec(kind),
-                                    when=prompt.schedule.when(self.schedule), lanes=(f"canary/{target.name}",), key=target.key))
+                    when = prompt.schedule.when(self.schedule)
+                    jobs += [Job(id=f"canary/{target.name}/{kind}" + (f"/{route}" if route != "router" else ""), probe="canary",
+                                 target=target.name, nodes=(self.here,), transport="any", deadline=target.deadline(kind, route), spec=spec,
+                                 when=when, lanes=(f"canary/{target.name}",), key=target.key, labels={"route": route})
+                             for route, spec in target.routes(kind).items()]
         return jobs
+
+    @property
+    def here(self) -> str:
+        """The node that canaries are sent from."""
+        members = self.inventory.members()
+        return members[0].name if members else host_name()
 
 
 def unknown_nodes(inventory: Inventory, probes: Probes) -> list[Found]:
