@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -11,6 +11,7 @@ from probes.canary.clock import Moment
 from probes.canary.events import DONE, EventError, StreamEvent, Usage, error_in, parse_event, printable
 from probes.canary.http1 import Body, End, Head, HttpError, HttpExchange
 from probes.canary.sse import SseDecoder, SseError, SseEvent
+from probes.canary.stacks.base import Refusal
 from probes.canary.status import DROPPED_REASON, Status, http_verdict, says_shed
 from probes.canary.timing import TokenEvent
 
@@ -23,6 +24,7 @@ ABORTS = frozenset({"abort", "aborted", "cancelled", "canceled"})
 
 _STATUS_LINE = b"HTTP/1."
 
+Explain = Callable[[int, Mapping[str, str], str], Refusal | None]
 Waiting = Literal["head", "first_token", "token", "end", "error_body"]
 
 
@@ -45,7 +47,8 @@ class Answer:
 class AnswerReader:
     """Reads one response. Ends with `status` set; until then `waiting` says for what, so that the caller knows which deadline holds."""
 
-    def __init__(self, exchange: HttpExchange) -> None:
+    def __init__(self, exchange: HttpExchange, explain: Explain = lambda _code, _headers, _body: None) -> None:
+        self._explain = explain
         self.status: Status | None = None
         self.message = ""
         self.waiting: Waiting = "head"
@@ -270,7 +273,10 @@ class AnswerReader:
             where = printable(head.get("location") or "(no location)", 200)
             self._fail(Status.PROTOCOL_ERROR, f"HTTP {head.code}: redirect to {where}, which is not followed: configure that address")
         else:
-            self._fail(http_verdict(head.code, head.as_dict(), body), f"HTTP {head.code}" + (": " + "; ".join(details) if details else ""))
+            means = self._explain(head.code, head.as_dict(), body)
+            who = f"{means.who}: " if means is not None else ""
+            status = means.status if means is not None and means.status is not None else http_verdict(head.code, head.as_dict(), body)
+            self._fail(status, f"{who}HTTP {head.code}" + (": " + "; ".join(details) if details else ""))
 
     def _content_type(self) -> str:
         value = (self.head.get("content-type") or "") if self.head else ""

@@ -116,7 +116,7 @@ def measure(params: CanaryParams, *, clocks: Clocks | None = None, entropy: Entr
         if before_request is not None:
             before_request()
         exchange = HttpExchange()
-        reader = AnswerReader(exchange)
+        reader = AnswerReader(exchange, STACKS[params.stack].refusal)
         visible = Leg(plan.visible.url, plan.visible.body | found[1], plan.visible.headers)
         legs = Legs(params, plan, visible, stopwatch, reader)
         if prefill is None:

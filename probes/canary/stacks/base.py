@@ -11,9 +11,11 @@ A `lookup` is one GET before the legs, where they need something that only a wor
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from probes.canary.status import Status
 
 if TYPE_CHECKING:
     from probes.canary.params import CanaryParams
@@ -74,6 +76,14 @@ class Ask:
     given: Json | None = None
 
 
+@dataclass(frozen=True)
+class Refusal:
+    """What an error answer means: `status` in place of that of its code, None to keep that, and who refused, in words."""
+
+    status: Status | None
+    who: str
+
+
 class Stack(Protocol):
     """One serving stack. `routes` are the ways it can be reached; `connectors` are the KV connectors that make a difference on the wire,
     the first of them the default."""
@@ -89,6 +99,21 @@ class Stack(Protocol):
     def plan(self, ask: Ask) -> Plan:
         """The requests for one question."""
         ...
+
+    def refusal(self, code: int, headers: Mapping[str, str], body: str) -> Refusal | None:
+        """What an answer other than 200 means in this stack; None where the code says it all. Header names are lower case."""
+        ...
+
+
+class Plain:
+    """What most stacks have in common: nothing to check, and answers that speak for themselves."""
+
+    def check(self, params: CanaryParams) -> None:
+        """Nothing beyond what holds for every stack."""
+
+    def refusal(self, code: int, headers: Mapping[str, str], body: str) -> Refusal | None:  # noqa: ARG002 - it says nothing
+        """None: the code says it all."""
+        return None
 
 
 def random_room(entropy: Callable[[int], bytes]) -> int:

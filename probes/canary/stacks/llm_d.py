@@ -8,10 +8,12 @@ can show whose it was. Nothing that a client can see proves that KV moved; see `
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from probes.canary.endpoint import parse_endpoint
-from probes.canary.stacks.base import Ask, Connector, Leg, Plan, Route, StackName
+from probes.canary.stacks.base import Ask, Connector, Leg, Plain, Plan, Refusal, Route, StackName
+from probes.canary.stacks.refusals import llm_d_refusal
 
 if TYPE_CHECKING:
     from probes.canary.params import CanaryParams
@@ -20,10 +22,9 @@ PREFILLER = "x-prefiller-host-port"
 OBJECTIVE = "x-gateway-inference-objective"
 CONCURRENT: frozenset[Connector] = frozenset({"sglang", "mooncake", "offloading"})
 """Connectors whose legs run at once: a failed prefill leg is invisible there, and an aborted request leaves it working."""
-SERIAL_WITH_HANDLE: frozenset[Connector] = frozenset({"nixl"})
 
 
-class LlmD:
+class LlmD(Plain):
     """One request, to the gateway or to a sidecar."""
 
     name: StackName = "llm-d"
@@ -50,6 +51,10 @@ class LlmD:
             headers[PREFILLER] = host_port(params.prefill)
         waits = params.wire_connector not in CONCURRENT
         return Plan(Leg(params.url, ask.body | (ask.given or {}), headers), ttft_has_prefill=waits or params.route == "baseline")
+
+    def refusal(self, code: int, headers: Mapping[str, str], body: str) -> Refusal | None:
+        """By the words of gateway and sidecar."""
+        return llm_d_refusal(code, headers, body)
 
 
 def host_port(prefill: str) -> str:

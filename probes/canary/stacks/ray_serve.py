@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from probes.canary.stacks.base import Ask, Connector, Leg, Plan, Route, StackName
+from probes.canary.stacks.base import Ask, Connector, Leg, Plain, Plan, Route, StackName
 
 if TYPE_CHECKING:
     from probes.canary.params import CanaryParams
 
 
-class RayServe:
+class RayServe(Plain):
     """One request to the proxy."""
 
     name: StackName = "ray-serve"

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from probes.canary.endpoint import parse_endpoint
-from probes.canary.stacks.base import Ask, Connector, Leg, Plan, Route, StackName, random_room
+from probes.canary.stacks.base import Ask, Connector, Leg, Plain, Plan, Route, StackName, random_room
 
 if TYPE_CHECKING:
     from probes.canary.params import CanaryParams
@@ -21,7 +21,7 @@ FAKE_HOST = "2.2.2.2"
 """SGLang's own mark for a request without any transfer; its health checks use it, a canary never may."""
 
 
-class Sglang:
+class Sglang(Plain):
     """The router, or both workers at once."""
 
     name: StackName = "sglang"

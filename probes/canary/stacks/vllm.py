@@ -12,7 +12,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from probes.canary.endpoint import parse_endpoint
-from probes.canary.stacks.base import Ask, Connector, HandoverError, Json, Leg, Lookup, Plan, Route, StackName, prefill_body
+from probes.canary.stacks.base import Ask, Connector, HandoverError, Json, Leg, Lookup, Plain, Plan, Route, StackName, prefill_body
 
 if TYPE_CHECKING:
     from probes.canary.params import CanaryParams
@@ -22,7 +22,7 @@ ASK_FOR_HANDLE: Json = {"do_remote_decode": True, "do_remote_prefill": False, "r
 """`kv_transfer_params` of a prefill leg, as the llm-d sidecar sends them."""
 
 
-class Vllm:
+class Vllm(Plain):
     """One worker, or two with the canary between them."""
 
     name: StackName = "vllm"
