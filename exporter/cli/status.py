@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from typing import Annotated, Any
 
 import typer
@@ -27,6 +26,9 @@ from exporter.cli.remote import (
     UserOption,
 )
 from exporter.status.document import SCHEMA
+from exporter.status.words import ago, ahead, clock_time, grouped
+
+__all__ = ["CODES", "STATES", "ago", "ahead", "clock_time", "show", "status"]
 
 ROWS = 40
 NEXT = 8
@@ -75,7 +77,7 @@ def show(document: Json, out: Console, *, everything: bool) -> None:
     if more > 0:
         out.print(f"and {more} more; --all lists them", style="dim")
     _section(out, "canaries", _canaries(document["canaries"], now), len(document["canaries"]))
-    gates = _grouped(document["gates"])
+    gates = grouped(document["gates"])
     _section(out, "closed gates", _gates(gates), len(gates))
     _section(out, "next", _next(document, now), len(document["next"]) + len(document["rounds"]))
 
@@ -163,16 +165,6 @@ def _said(row: Json) -> str:
     return told
 
 
-def _grouped(gates: list[Json]) -> dict[tuple[str, str], list[str]]:
-    """Nodes by gate and reason: the same reason holds for many."""
-    found: dict[tuple[str, str], list[str]] = {}
-    for one in gates:
-        nodes = found.setdefault((one["gate"], one["why"]), [])
-        if one["node"] not in nodes:
-            nodes.append(one["node"])
-    return found
-
-
 def _gates(gates: dict[tuple[str, str], list[str]]) -> Table:
     table = _table("gate", "nodes", "why")
     for (gate, why), nodes in sorted(gates.items(), key=lambda item: -len(item[1]))[:ROWS]:
@@ -198,22 +190,3 @@ def _table(*names: str) -> Table:
     for name in names:
         table.add_column(name, overflow="fold")
     return table
-
-
-def ahead(seconds: float) -> str:
-    """When something is due: `in 17 min`, or `now`."""
-    return f"in {ago(seconds)}" if seconds > 1 else "now"
-
-
-def ago(seconds: float) -> str:
-    """A span for people: `42 s`, `17 min`, `5.2 h`, `3.1 d`."""
-    seconds = max(0.0, seconds)
-    for limit, scale, unit in ((120.0, 1.0, "s"), (7200.0, 60.0, "min"), (172800.0, 3600.0, "h")):
-        if seconds < limit:
-            return f"{seconds / scale:.0f} {unit}" if unit != "h" else f"{seconds / scale:.1f} h"
-    return f"{seconds / 86400:.1f} d"
-
-
-def clock_time(at: float) -> str:
-    """A moment as UTC, to the second."""
-    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at))

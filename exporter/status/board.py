@@ -23,6 +23,7 @@ from exporter.judge.verdict import Verdict
 from exporter.plan.planned import Unplaced
 from exporter.status.cases import Cases, Reader
 from exporter.status.records import DETAIL_BYTES, Brief, Details, Entry, brief_of, detail_of
+from exporter.status.trails import Seen, Trails
 
 MAX_ENTRIES = 65_536
 """Nodes times probes; the entry that was measured longest ago goes first."""
@@ -86,6 +87,7 @@ class Snapshot:
     runs: int = 0
     details_dropped: int = 0
     entries_dropped: int = 0
+    seen: Seen = field(default_factory=Seen)
 
 
 class StatusBoard:
@@ -105,6 +107,7 @@ class StatusBoard:
         self._recent: deque[Brief] = deque(maxlen=RECENT)
         self._changes: deque[Json] = deque(maxlen=CHANGES)
         self._details = Details(detail_bytes)
+        self._trails = Trails()
         self._inventory: Inventory | None = None
         self._here: frozenset[str] | None = None
         self._runs = self._dropped = 0
@@ -123,8 +126,11 @@ class StatusBoard:
         self._recent.appendleft(brief)
         self._runs += 1
         if brief.probe == CANARY:
-            self._take(self._canaries, (brief.target, brief.label("prompt") or ""), brief)
+            key = (brief.target, brief.label("prompt") or "")
+            self._take(self._canaries, key, brief)
+            self._trails.canary(key, verdict, brief)
         else:
+            self._trails.pair(brief)
             for node in dict.fromkeys(brief.nodes):
                 if not self._gone(node, brief):
                     self._take(self._entries, (node, brief.probe), brief)
@@ -154,7 +160,7 @@ class StatusBoard:
         kept = replace(looked, localiser=None, leader=self._leader())
         self._snapshot = Snapshot(looked.at, MappingProxyType(dict(self._entries)), MappingProxyType(dict(self._canaries)),
                                   tuple(self._recent), self._details.frozen(), tuple(self._changes), cases, kept, self._runs,
-                                  self._details.dropped, self._dropped)
+                                  self._details.dropped, self._dropped, self._trails.seen())
         # A look that is dear makes the next one come later: the loop has other things to do.
         took = self._monotonic() - now
         self._due = now + max(self._pace, 20 * took if self._pace else 0.0)
@@ -172,9 +178,11 @@ class StatusBoard:
             self._here, self._inventory = looked.nodes, looked.inventory
             for key in [key for key, entry in self._entries.items() if self._gone(key[0], entry.last)]:
                 del self._entries[key]
+            self._trails.keep_pairs(self._gone)
         targets = {(job["target"], job.get("prompt") or "") for job in looked.jobs if job["probe"] == CANARY}
         for key in [key for key in self._canaries if key not in targets]:
             del self._canaries[key]
+        self._trails.keep_canaries(targets)
 
     def _gone(self, node: str, brief: Brief) -> bool:
         """Whether the instance that a run measured under this name is no longer there."""

@@ -28,7 +28,7 @@ def watched(folder: Path, faults: tuple[Fault, ...], *, nodes: int = PARTNERS, s
     class Watched(Control):
         def __init__(self, *args: Any, **options: Any) -> None:
             boards.append(StatusBoard(clock=options["clock"], monotonic=options["clock"], pace=20.0))
-            super().__init__(*args, board=boards[0], **options)
+            super().__init__(*args, **{**options, "board": boards[0]})
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("exporter.simulation.driver.Control", Watched)
