@@ -7,7 +7,7 @@ import sys
 import typer
 from typer.exceptions import TyperException
 
-from exporter.cli import canary, check, demo, explain, parse, pause, plan, probe, rules, service, simulate, status, validate
+from exporter.cli import canary, check, demo, explain, history, parse, pause, plan, probe, rules, service, simulate, status, validate
 from exporter.cli.exits import Exit, NotMeasuredError, UsageError
 from exporter.cli.interrupts import interruptible
 from exporter.config import ConfigError
@@ -33,6 +33,7 @@ app.command("plan")(plan.plan)
 app.command("status")(status.status)
 app.command("simulate")(simulate.simulate)
 app.command("explain")(explain.explain)
+app.command("history")(history.history)
 app.command("check-config")(check.check_config)
 app.command("rules")(rules.rules)
 app.add_typer(parse.app, name="parse")
