@@ -1,4 +1,7 @@
-"""The board's pages on the exporter's server: GET /api/status and GET /api/explain?what=NAME, as JSON that nobody stores."""
+"""The board's pages on the exporter's server: GET /status for people, GET /api/status and GET /api/explain?what=NAME as JSON.
+
+Nobody stores them. All three stand behind the authentication of the metrics.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,12 @@ from http import HTTPStatus
 from typing import Any
 
 from exporter.publish.http import Answer, Handler, Request
-from exporter.publish.server import Page
+from exporter.publish.server import HTML, Page
 from exporter.status.board import StatusBoard
 from exporter.status.document import status
 from exporter.status.explain import UnknownSubject, explain
+from exporter.status.page import policy, render
+from exporter.status.view import view
 
 JSON = "application/json"
 NO_STORE = (("Cache-Control", "no-store"),)
@@ -22,7 +27,8 @@ LONGEST_NAME = 600
 
 def pages(board: StatusBoard, clock: Callable[[], float] = time.time) -> Mapping[str, Page]:
     """The pages for `MetricsServer`."""
-    return {"/api/status": Page("what is known now, as JSON; only=notable leaves out what is good", _status(board, clock)),
+    return {"/status": Page("what is known now, for people", _page(board, clock)),
+            "/api/status": Page("what is known now, as JSON; only=notable leaves out what is good", _status(board, clock)),
             "/api/explain": Page("why a verdict is what it is, as JSON; what=RUN, NODE, PAIR (a--b) or canary target",
                                  _explain(board, clock))}
 
@@ -34,6 +40,16 @@ def _status(board: StatusBoard, clock: Callable[[], float]) -> Handler:
         if unknown or query.get("only", ["notable"]) != ["notable"]:
             return _json(HTTPStatus.BAD_REQUEST, {"message": "the only parameter of this page is only=notable"})
         return _json(HTTPStatus.OK, status(board.snapshot, clock(), notable="only" in query))
+
+    return answer
+
+
+def _page(board: StatusBoard, clock: Callable[[], float]) -> Handler:
+    def answer(request: Request) -> Answer:
+        if request.query:
+            return Answer.text(HTTPStatus.BAD_REQUEST, "this page takes no parameters")
+        headers = (("Content-Security-Policy", policy()), ("X-Content-Type-Options", "nosniff"), ("Referrer-Policy", "no-referrer"))
+        return Answer(HTTPStatus.OK, (render(view(board.snapshot, clock())),), HTML, (*NO_STORE, *headers))
 
     return answer
 
