@@ -52,7 +52,7 @@ def envoy(folder: Path, upstream: int, **options: Any) -> Iterator[str]:
     config = folder / f"envoy-{listen}.json"
     config.write_text(json.dumps(bootstrap(listen, admin, upstream, **options)))
     log = (folder / f"envoy-{listen}.log").open("wb")
-    command = [BINARY, "-c", config, "--concurrency", "1", "--disable-hot-restart", "-l", "warning"]
+    command = [str(BINARY), "-c", str(config), "--concurrency", "1", "--disable-hot-restart", "-l", "warning"]
     process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
     try:
         _wait_until_ready(process, admin, folder / f"envoy-{listen}.log")

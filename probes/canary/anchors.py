@@ -28,14 +28,19 @@ def make_code(nonce: bytes, place: int) -> str:
 
 def codes_in(text: str) -> set[str]:
     """Every code in `text`, whatever stands between its words."""
+    return set(find_codes(text))
+
+
+def find_codes(text: str) -> list[str]:
+    """The codes of `text` in their order."""
     words = _WORD.findall(text.lower())
     indexes = [_INDEX.get(word) for word in words]
-    found = set()
+    found = []
     for at in range(len(words) - CODE_WORDS + 1):
         window = indexes[at:at + CODE_WORDS]
         chance = [index for index in window[:CHANCE_WORDS] if index is not None]
         if len(chance) == CHANCE_WORDS and window[CHANCE_WORDS:] == list(_check(bytes(chance))):
-            found.add(" ".join(words[at:at + CODE_WORDS]))
+            found.append(" ".join(words[at:at + CODE_WORDS]))
     return found
 
 
