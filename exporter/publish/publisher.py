@@ -14,7 +14,7 @@ from typing import Any, Concatenate, ParamSpec
 from exporter import log
 from exporter.judge.verdict import Verdict
 from exporter.publish import families as f
-from exporter.publish import legal, render
+from exporter.publish import families_pd, legal, pd, render
 from exporter.publish.family import Family, Kind
 from exporter.publish.instruments import Counters, Histograms
 from exporter.publish.nodes import Nodes, Standing, figures, operation_of
@@ -190,14 +190,15 @@ class Publisher:
     # canaries
 
     @_event
-    def declare_canary(self, target: str, route: str, prompt: str) -> None:
-        """Start the counters of a canary that is configured."""
+    def declare_canary(self, target: str, route: str, prompt: str, *, pods: bool = False) -> None:
+        """Start the counters of a canary that is configured; `pods`: its engine pods are looked at."""
         self._count(f.CANARY_REQUESTS).start((target, route, prompt, r.value) for r in legal.reasons(CANARY, cluster=self._cluster))
         self._count(f.CANARY_UNRESOLVED).start([(target,)])
         self._histogram(f.CANARY_LAG).start([(target,)])
         self._histogram(f.CANARY_CONNECT).start([(target, route)])
         for family in _STREAM_TIMES.values():
             self._histogram(family).start([(target, route, prompt, "kernel")])
+        pd.declare(self._count, self._histogram, target, pods=pods)
 
     @_event
     def canary_removed(self, target: str) -> None:
@@ -209,8 +210,17 @@ class Publisher:
             del self._gauges[f.CANARY_SUCCESS_TIME.name][key]
         self._store.put(f.CANARY_SUCCESS_TIME, target, None)
 
+    @_event
+    def pod_started(self, target: str, role: str, start: str, seconds: float) -> None:
+        """An engine pod gave its first good answer `seconds` after its container started."""
+        self._histogram(families_pd.PD_START).observe((target, role, start), seconds)
+
     def _canary_finished(self, verdict: Verdict) -> None:
         run = verdict.run
+        if run.spec.labels.get("warmup"):
+            self._count(families_pd.PD_WARMUP).add((run.spec.target, verdict.reason.value))
+            return
+        pd.record(self._count, self._histogram, verdict)
         prompt = run.spec.labels.get("prompt") or str(run.spec.spec.get("prompt", "short"))
         labels = (run.spec.target, run.spec.labels.get("route", "router"), prompt)
         self._count(f.CANARY_REQUESTS).add((*labels, verdict.reason.value))
@@ -423,7 +433,7 @@ API_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 EVENTS = ("declare_probe", "run_finished", "declare_canary", "canary_removed", "node_seen", "node_removed", "scheduler_tick",
           "run_started", "runs_left_out", "config_loaded", "gate", "leading", "restore", "paused",
-          "node_described", "surveyed", "cluster_followed", "reported", "recalled", "compared")
+          "node_described", "surveyed", "cluster_followed", "reported", "recalled", "compared", "pod_started")
 """The events of `Publisher`."""
 
 _STREAM_TIMES = {
