@@ -29,7 +29,7 @@ from exporter.launch.podlogs import logs_of
 from exporter.leader import Election
 from exporter.plan.needs import needs_of
 from exporter.runs import Run, RunSpec
-from exporter.witness import Witnesses
+from exporter.witness import Witnesses, witnessed
 
 SYNC_SECONDS = 120.0
 LOOK_SECONDS = 1.0
@@ -160,6 +160,13 @@ class Cluster:
     def background(self) -> Mapping[str, float]:
         """Bytes per second of other traffic on each node's EFA devices, by instance id, as last heard."""
         return self._background
+
+    def canary_ended(self, run: Run) -> None:
+        """A canary of the local launcher ended: where its KV is known to have moved between two nodes, their witnesses are asked first."""
+        if any(witnessed(result) for result in run.results):
+            self._ended(run)
+        else:
+            self._on_finished(run)
 
     def _ended(self, run: Run) -> None:
         if self.witnesses is None or not any(result.measure is not None for result in run.results):

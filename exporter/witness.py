@@ -18,12 +18,14 @@ from exporter.kube.api import Api, ApiError, Json
 from exporter.kube.watch import Watch
 from exporter.runs import Run
 from probes.efa.window import CounterWindow, Get, NoAnswer, WitnessAnswer, ask
+from probes.result import Result
 
 WAIT_FOR_BACKGROUND = 30.0
 """Seconds after a run in which its witnesses are asked for the background after it."""
 LOOK_BACK_SECONDS = 30.0
 SETTLE_SECONDS = 2.0
 ASKERS = 16
+CANARY = "canary"
 WIRE = ("tx_bytes", "rx_bytes")
 
 
@@ -142,10 +144,23 @@ def _spans(run: Run) -> dict[str, _Span]:
     for result in run.results:
         if result.measure is not None:
             own = _Span(result.measure.start, result.measure.end, result.started, result.finished)
-            other = found.get(result.node, own)
-            found[result.node] = _Span(min(own.start, other.start), max(own.end, other.end), min(own.started, other.started),
-                                       max(own.ended, other.ended))
+            for node in witnessed(result):
+                other = found.get(node, own)
+                found[node] = _Span(min(own.start, other.start), max(own.end, other.end), min(own.started, other.started),
+                                    max(own.ended, other.ended))
     return found
+
+
+def witnessed(result: Result) -> tuple[str, ...]:
+    """The nodes whose counters speak of a result: its own; of a canary those of the prefill and the decode pod whose KV is known."""
+    if result.probe != CANARY:
+        return (result.node,)
+    pd = result.pd
+    if pd is None or pd.disaggregation != "yes" or pd.prefill is None or pd.decode is None:
+        return ()
+    if pd.prefill.node is None or pd.decode.node is None or not (pd.kv_bytes or pd.expected_kv_bytes):
+        return ()
+    return tuple(dict.fromkeys((pd.prefill.node, pd.decode.node)))
 
 
 def _rate(window: CounterWindow) -> float | None:

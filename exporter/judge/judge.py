@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from exporter.config.thresholds import Floor
+from exporter.judge.kv_transport import judge_kv_transport
 from exporter.judge.speed import Comparison, Figure, Limit, judge_speed
 from exporter.judge.transport import Transport, TransportVerdict, judge_transport
 from exporter.judge.verdict import Proof, Verdict
@@ -53,6 +54,8 @@ def judge(run: Run, *, floors: Iterable[Floor] = (), instance_types: Mapping[str
         proofs.append(Proof("transport", _holds(said, transport, required=required), f"{transport.transport.value}: {transport.why}"))
         if measured and said is not Reason.OK:
             found.append((said, transport.why))
+    proofs += [Proof("disaggregation", {"yes": True, "no": False}.get(pd.disaggregation), f"{pd.evidence}: {pd.why}")
+               for pd in (result.pd for result in run.results) if pd is not None and pd.disaggregation is not None]
     comparisons: tuple[Comparison, ...] = ()
     if any(result.measurements for result in run.results):
         speed = judge_speed(run.results, floors, instance_types or {}, limits)
@@ -72,6 +75,9 @@ def _transport(run: Run, answers: Mapping[str, WitnessAnswer | NoAnswer | None] 
 
     `owed`: where the probe is one that moves data, silence is no transport that is proven.
     """
+    pd = next((result.pd for result in run.results if result.pd is not None), None)
+    if pd is not None:
+        return judge_kv_transport(pd, answers or {})
     told = any(result.evidence is not None and result.evidence.payload_bytes is not None for result in run.results)
     if not told and not (owed and run.spec.probe in STACKS):
         return None

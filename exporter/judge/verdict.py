@@ -14,9 +14,10 @@ from probes.reasons import Outcome, Reason, outcome_of
 
 @dataclass(frozen=True)
 class Proof:
-    """One of the three proofs. `holds` None means it could not be told here; `says` names the figures or witnesses behind it."""
+    """One of the three proofs; of a canary with engine pods also whether it was disaggregated. `holds` None means it could not be told here;
+    `says` names the figures or witnesses behind it."""
 
-    name: Literal["transport", "speed", "answer"]
+    name: Literal["transport", "disaggregation", "speed", "answer"]
     holds: bool | None
     says: str
 
