@@ -42,6 +42,11 @@ install() {
     info=$(echo "$venv"/lib/python3.*/site-packages)/vllm-$vllm+cpu.dist-info
     mkdir -p "$info"
     printf 'Metadata-Version: 2.1\nName: vllm\nVersion: %s+cpu\n' "$vllm" >"$info/METADATA"
+    # NIXL's wrapper lets the progress thread spin. Two engines on two cores would starve their own servers: 1 ms between looks takes 2 % of a core.
+    local wrapper
+    wrapper=$(echo "$venv"/lib/python3.*/site-packages/nixl_cu13/_api.py)
+    sed -i 's/agent_config.pthrDelay = 0$/agent_config.pthrDelay = 1000/' "$wrapper"
+    grep -q 'pthrDelay = 1000$' "$wrapper" || { echo "$wrapper no longer sets pthrDelay as expected" >&2; return 1; }
     echo "$wanted" >"$venv/.installed"
 }
 
