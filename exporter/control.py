@@ -27,6 +27,7 @@ from exporter.launch import Launcher
 from exporter.ledger import Ledger
 from exporter.look import Look
 from exporter.memory import Memory
+from exporter.pairing import Pairing
 from exporter.publish.family import Family
 from exporter.publish.publisher import Publisher
 from exporter.publish.surveyed import Samples
@@ -139,7 +140,7 @@ class Control:
                  make_fleet: MakeFleet | None = None, on_fleet: Callable[[Callable[[str], bool]], None] = lambda _: None,
                  on_durable: Callable[[str], None] = lambda _: None, conditions: Callable[[], Conditions] = Conditions,
                  board: StatusBoard | None = None, survey: Survey | None = None,
-                 archive: Archive | None = None) -> None:
+                 archive: Archive | None = None, pairing: Pairing | None = None) -> None:
         self.events = events
         self._launcher = launcher
         self._scheduler = scheduler
@@ -151,6 +152,7 @@ class Control:
         self._make_fleet, self._on_fleet, self._on_durable, self._conditions = make_fleet, on_fleet, on_durable, conditions
         self._leading = make_fleet is None
         self._archive = archive
+        self._pairing = pairing
         self._ledger = Ledger(fleet.journal, archiving=archive is not None) if fleet is not None else None
         self._inventory: Inventory | None = None
         self._try_again_at = 0.0
@@ -234,6 +236,7 @@ class Control:
                 self._take_over()
             self._hear_of_archive()
             if not self._stopping and self._leading:
+                self._due_visits()
                 self._start_ready()
                 self._start_planned()
             self._tell_of_fleet()
@@ -280,6 +283,14 @@ class Control:
             self._publisher.runs_left_out("busy")
             self._log.info("left out: the target is busy", job=job.id)
 
+    def _due_visits(self) -> None:
+        """Visits to pairs of engine pods come from what was found of them, not from the scheduler."""
+        if self._pairing is None or self._scheduler.paused or self._conditions().held is not None:
+            return
+        for job in self._pairing.due(self._clock()):
+            if not self._dispatcher.due(job):
+                self._pairing.left_out(job)
+
     def _start_ready(self) -> None:
         for job in self._dispatcher.ready():
             run_id = new_run_id(job.probe, self._clock())
@@ -290,7 +301,8 @@ class Control:
             self._dispatcher.started(job, run_id)
             self._scheduler.busy(job.id, True)
             try:
-                self._launcher.start(replace(spec, spec=job.spec_with(self._secrets_dir)))
+                told = job.spec_with(self._secrets_dir)
+                self._launcher.start(replace(spec, spec=self._pairing.prepare(job, told) if self._pairing is not None else told))
             except (SecretError, RuntimeError) as error:
                 self._finished(_unstarted(spec, str(error), self._clock()))
 
@@ -447,8 +459,11 @@ class Control:
                     self._board.change(change)
                 self._log.info(f"localisation: {change.what}", probe=change.probe, node=change.node, says=change.says,
                                finding=change.finding.key if change.finding is not None else None)
-        if job is None or job.id in self._jobs:
+        if job is None or job.id in self._jobs or (self._pairing is not None and self._pairing.knows(job)):
             self._publisher.run_finished(verdict, devices_of(answers), health)
+        if self._pairing is not None and run.spec.probe == CANARY:
+            for start in self._pairing.finished(verdict, job):
+                self._publisher.pod_started(run.spec.target, start.role, "cold" if start.cold else "warm", start.seconds)
         self._memory.finished(verdict, self._clock())
         if self._ledger is not None and run.spec.probe != CANARY:
             self._keep_published(run)
@@ -516,16 +531,21 @@ class Control:
             self._publisher.node_removed(node)
         for probe in sorted({job.probe for job in jobs.values()} | planned):
             self._publisher.declare_probe(probe)
+        visited = self._pairing.configure(config) if self._pairing is not None else []
+        served = {target.name for target in config.canary.targets if target.pd is not None}
         for job in jobs.values():
             if job.probe == CANARY:
-                self._publisher.declare_canary(job.target, job.labels.get("route", ROUTE), str(job.spec.get("prompt", "short")))
+                self._publisher.declare_canary(job.target, job.labels.get("route", ROUTE), str(job.spec.get("prompt", "short")),
+                                               pods=job.target in served)
+        for name, route, prompt in visited:
+            self._publisher.declare_canary(name, route, prompt, pods=True)
         targets = {job.target for job in jobs.values() if job.probe == CANARY}
         for target in {job.target for job in self._jobs.values() if job.probe == CANARY} - targets:
             self._publisher.canary_removed(target)
         self._memory.configure(config)
         self._config, self._jobs = config, jobs
         self._dispatcher.caps = Caps(config.launch.concurrency, config.launch.canary_concurrency)
-        self._dispatcher.keep(jobs)
+        self._dispatcher.keep([*jobs, *(self._pairing.visits if self._pairing is not None else ())])
         self._scheduler.apply(list(jobs.values()))
 
     @staticmethod

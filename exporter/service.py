@@ -8,6 +8,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ from exporter.archive.archive import Archive
 from exporter.cluster import Cluster
 from exporter.config import Config, Reloader
 from exporter.control import Conditions, Control, Event, Finished, Inventoried, Leading, Listener, Loaded, Stop
+from exporter.inventory.static import from_config
 from exporter.launch import Launcher
 from exporter.launch.local import LocalLauncher
 from exporter.launch.routed import RoutedLauncher
 from exporter.publish import archived
+from exporter.pairing import Pairing
 from exporter.publish.publisher import Publisher
 from exporter.publish.server import MetricsServer
 from exporter.runs import Run
@@ -75,20 +78,26 @@ class Service:
             stack.callback(self._server.close)
             folder = scratch.make("secrets")
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
-            local = LocalLauncher(self._finished, namespaces=launch.local.network_namespaces, work_dir=launch.local.work_dir)
+            ended: list[Callable[[Run], None]] = [self._finished]
+            local = LocalLauncher(lambda run: ended[-1](run), namespaces=launch.local.network_namespaces, work_dir=launch.local.work_dir)
             launcher: Launcher = local
             cluster = self._cluster(stack)
             options: dict[str, Any] = {}
             if cluster is not None:
                 launcher = RoutedLauncher(cluster.launcher, local)
+                ended.append(cluster.canary_ended)
                 options = {"ask": cluster.answers, "make_fleet": cluster.fleet, "on_fleet": cluster.launcher.adopt,
                            "on_durable": cluster.launcher.release,
                            "conditions": lambda: Conditions(cluster.paused, cluster.background(), cluster.trouble,
                                                             cluster.inventory_age, cluster.requests(), cluster.other_leads)}
                 self._leader = lambda: cluster.election.holder if cluster.election is not None else ""
             archive = self._archive(cluster)
+            nodes = cluster.inventory.snapshot if cluster is not None else partial(from_config, self._config.inventory, 0.0)
+            pairing = Pairing(api=cluster.api if cluster is not None else None, node_of=lambda name: nodes().named(name))
+            stack.callback(pairing.close)
             control = Control(self._config, events=self._events, launcher=launcher, scheduler=self._scheduler, publisher=self._publisher,
-                              secrets_dir=folder, board=self._board, archive=archive, **options)
+                              secrets_dir=folder, board=self._board, archive=archive, pairing=pairing, **options)
+            control.report(pairing.readings)
             self.control = control
             for listener in self._listeners:
                 control.listen(listener)
@@ -101,6 +110,7 @@ class Service:
             self._loop = threading.Thread(target=control.run, name="control")
             self._loop.start()
             self._scheduler.start()
+            pairing.start()
             if self._reloader is not None:
                 self._reloader.start()
             self._server.start()

@@ -14,8 +14,8 @@ from probes.reasons import Outcome, Reason, outcome_of
 
 @dataclass(frozen=True)
 class Proof:
-    """One of the three proofs; of a canary with engine pods also whether it was disaggregated. `holds` None means it could not be told here;
-    `says` names the figures or witnesses behind it."""
+    """One of the three proofs; of a canary with engine pods also whether it was disaggregated. `holds` None means it could not be told
+    here; `says` names the figures or witnesses behind it."""
 
     name: Literal["transport", "disaggregation", "speed", "answer"]
     holds: bool | None

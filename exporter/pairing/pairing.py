@@ -170,6 +170,11 @@ class Pairing:
         self._jobs.update({job.id: job.target for job in jobs})
         return jobs
 
+    @property
+    def visits(self) -> list[str]:
+        """Ids of the visits that wait or go on, of targets that are still wanted."""
+        return [job_id for job_id, name in self._jobs.items() if name in self._targets]
+
     def left_out(self, job: Job) -> None:
         """The visit was not taken: it comes again."""
         self._jobs.pop(job.id, None)

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 from collections import deque
+from datetime import datetime, timezone
 from dataclasses import dataclass, field
 from typing import Any
 
 from exporter.config.canary import CanaryTarget
 from exporter.config.jobs import Job
 from exporter.config.pd import PdServing
+from exporter.config.quiet import holding
 from exporter.config.schedule import When
 from exporter.discovery.findings import Finding
 from exporter.discovery.model import EnginePod, Found
@@ -61,6 +63,8 @@ class PdTarget:
         self.visits.see(pods, now)
         self.pods.see(pods)
         if not self.serving.pairs or self.target.stack not in requests.PAIR_STACKS or not self.target.enabled or self.flying:
+            return None
+        if holding(self.when.quiet, datetime.fromtimestamp(now, timezone.utc)) is not None:
             return None
         pair = self.visits.due(pods, now, zone=lambda pod: self.topology(pod.node)[0])
         if pair is None:

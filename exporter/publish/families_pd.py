@@ -100,7 +100,7 @@ PD_START = Family(
     ("target", "role", "start"), ENDPOINT, PER_TARGET, unit=SECONDS, buckets=START_BUCKETS, drop=65)
 PD_WARMUP = Family(
     PREFIX + "pd_warmup_requests_total", COUNTER,
-    "Visits to engine pods that warm up (no good answer yet, container young), by result; they are no canary requests.", ("target", "result"),
+    "Visits to engine pods that warm up (young, and no good answer yet), by result; they are no canary requests.", ("target", "result"),
     ENDPOINT, PER_TARGET, drop=63)
 PD_POD_SUCCESS = Family(
     PREFIX + "pd_pod_last_success_timestamp_seconds", GAUGE, "When a pair canary through this pod was last ok.", _POD, ENDPOINT, PER_TARGET,
