@@ -459,11 +459,7 @@ class Control:
                     self._board.change(change)
                 self._log.info(f"localisation: {change.what}", probe=change.probe, node=change.node, says=change.says,
                                finding=change.finding.key if change.finding is not None else None)
-        if job is None or job.id in self._jobs or (self._pairing is not None and self._pairing.knows(job)):
-            self._publisher.run_finished(verdict, devices_of(answers), health)
-        if self._pairing is not None and run.spec.probe == CANARY:
-            for start in self._pairing.finished(verdict, job):
-                self._publisher.pod_started(run.spec.target, start.role, "cold" if start.cold else "warm", start.seconds)
+        self._publish(verdict, job, answers, health)
         self._memory.finished(verdict, self._clock())
         if self._ledger is not None and run.spec.probe != CANARY:
             self._keep_published(run)
@@ -477,6 +473,14 @@ class Control:
         self._keep(verdict)
         for listener in self._listeners:
             listener(verdict)
+
+    def _publish(self, verdict: Verdict, job: Job | None, answers: Answers, health: Mapping[str, bool | None]) -> None:
+        """Publish a verdict, unless its job is no longer wanted, and tell the pairing of a canary's."""
+        if job is None or job.id in self._jobs or (self._pairing is not None and self._pairing.knows(job)):
+            self._publisher.run_finished(verdict, devices_of(answers), health)
+        if self._pairing is not None and verdict.run.spec.probe == CANARY:
+            for start in self._pairing.finished(verdict, job):
+                self._publisher.pod_started(verdict.run.spec.target, start.role, "cold" if start.cold else "warm", start.seconds)
 
     def _judge(self, run: Run) -> tuple[Verdict, Answers]:
         """The verdict on a run, and what the witnesses of its nodes said."""

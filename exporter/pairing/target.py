@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from collections import deque
-from datetime import datetime, timezone
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from typing import Any
 
 from exporter.config.canary import CanaryTarget
