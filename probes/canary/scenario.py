@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from probes.canary.anchors import make_code
+
 SERVER = "efa-pulse-simulated-pd"
 MODEL = "simulated-pd"
 
@@ -47,6 +49,8 @@ class Fault(str, Enum):
     JSON_ERROR = "json_error"
     GZIP = "gzip"
     REDIRECT = "redirect"
+    GARBLED = "garbled"
+    CROSSTALK = "crosstalk"
     HTTP_400 = "http_400"
     HTTP_401 = "http_401"
     HTTP_404 = "http_404"
@@ -107,6 +111,7 @@ class Request:
     wants_usage: bool
     continuous: bool
     id: str
+    codes: tuple[str, ...] = ()
 
 
 def plan(request: Request, scenario: Scenario, rng: random.Random) -> Iterator[Step]:
@@ -126,8 +131,17 @@ class _Writer:
         self._request = request
         self._scenario = scenario
         self._rng = rng
-        self._words = itertools.cycle(_WORDS)
+        self._words = itertools.chain(self._copied(), itertools.cycle(_WORDS))
         self._sent = 0
+
+    def _copied(self) -> Iterator[str]:
+        """The words of the codes in the prompt, as a model copies them; by fault the last one is lost, or another canary's."""
+        codes = list(self._request.codes)
+        if codes and self._scenario.fault is Fault.GARBLED:
+            codes.pop()
+        if codes and self._scenario.fault is Fault.CROSSTALK:
+            codes[-1] = make_code(b"another canary", 0)
+        return (f"{word} " for code in codes for word in code.split())
 
     def steps(self) -> Iterator[Step]:
         scenario = self._scenario

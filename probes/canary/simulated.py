@@ -31,6 +31,7 @@ from typing import Any
 import h11
 from pydantic import ValidationError
 
+from probes.canary.anchors import find_codes
 from probes.canary.clock import Stopwatch
 from probes.canary.scenario import MODEL, Fault, Request, Scenario, Step, json_response, plan
 from probes.canary.transport import DeadlinePassed, Link, TcpLink, TlsLink, TransportError, ask_for_stamps
@@ -284,7 +285,8 @@ def _request_of(fields: dict[str, Any], chat: bool, request_id: str) -> Request:
     if not 1 <= limit <= 4096:
         raise ValueError("max_tokens must be from 1 to 4096")
     return Request(chat=chat, model=str(fields["model"]), max_tokens=limit, prompt_tokens=len(text.split()) + (8 if chat else 0),
-                   wants_usage=bool(options.get("include_usage")), continuous=bool(options.get("continuous_usage_stats")), id=request_id)
+                   wants_usage=bool(options.get("include_usage")), continuous=bool(options.get("continuous_usage_stats")), id=request_id,
+                   codes=tuple(find_codes(text)))
 
 
 def _changed(scenario: Scenario, raw: bytes) -> Scenario:

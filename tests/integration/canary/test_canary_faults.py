@@ -53,8 +53,12 @@ SILENT = {
 }
 
 
+WRONG = {Fault.GARBLED: "mismatch", Fault.CROSSTALK: "crosstalk"}
+"""Delivered well, and not the answer: see test_canary_sessions."""
+
+
 def test_every_fault_has_its_verdict_here() -> None:
-    assert set(VERDICTS) | set(SILENT) | {Fault.NONE} == set(Fault)
+    assert set(VERDICTS) | set(SILENT) | set(WRONG) | {Fault.NONE} == set(Fault)
 
 
 @pytest.mark.parametrize(("fault", "status"), VERDICTS.items())
@@ -110,7 +114,7 @@ def test_retry_after_is_passed_on(params: MakeParams) -> None:
     {"usage": False},
 ], ids=str)
 def test_harmless_differences_between_servers_are_harmless(params: MakeParams, scenario: dict[str, Any]) -> None:
-    run = measure(params(scenario, check_length=scenario.get("tokens_per_event", 1) == 1))
+    run = measure(params(scenario, anchors="off", check_length=scenario.get("tokens_per_event", 1) == 1))
     assert delivered(run), run.message
     assert run.stream.finish_reason == "length"
     assert "日本" in "".join(run.answer.content + run.answer.reasoning)
