@@ -55,7 +55,7 @@ class Cluster:
         self._changed = threading.Event()
         images = {image for name in ("node", "mooncake", "nixl", "nccl", "uccl-ep") for image in (kube.pods.of(name).image, kube.pods.image)
                   if image}
-        self.inventory = KubernetesInventory(self.api, kube, images=sorted(images), on_change=self._changed.set)
+        self.inventory = KubernetesInventory(self.api, kube, images=sorted(images), on_change=self._changed.set, ec2=config.ec2)
         self.witnesses = Witnesses(self.api, kube) if kube.witness.enabled else None
         self._switch = PauseSwitch(self.api, kube.namespace)
         self.launcher = KubernetesLauncher(self.api, kube, self._ended, claims=self._claim, tolerations=config.planning.gates.tolerations)

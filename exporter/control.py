@@ -157,6 +157,7 @@ class Control:
         self._inventory: Inventory | None = None
         self._try_again_at = 0.0
         self._fleet_nodes: dict[str, str] = {}
+        self._described: dict[str, tuple[str, str | None, str | None, str | None]] = {}
         self._listeners: list[Listener] = [board.verdict] if board is not None else []
         self._reporters: list[Reporter] = []
         self._board, self._look = board, Look()
@@ -424,15 +425,18 @@ class Control:
         efa = [plan.name for plan in self._fleet.plans if plan.transport == "efa"]
         for name in sorted(self._fleet_nodes.keys() - now.keys()):
             self._publisher.node_removed(name)
+            self._described.pop(name, None)
         for name, instance_id in sorted(now.items()):
             known = self._fleet_nodes.get(name)
             if known is not None and known != instance_id:
                 self._publisher.node_removed(name)  # the name is used again by another instance, which starts clean
             if known != instance_id:
                 self._publisher.node_seen(name, self._fleet.planner.books[instance_id].first_seen, efa)
-                node = self._fleet.node(name)
-                if node is not None:
-                    self._publisher.node_described(name, instance_id, node.instance_type, node.zone, node.placement_group)
+            node = self._fleet.node(name)
+            told = (instance_id, node.instance_type, node.zone, node.placement_group) if node is not None else None
+            if told is not None and (known != instance_id or self._described.get(name) != told):
+                self._publisher.node_described(name, *told)
+                self._described[name] = told
         self._fleet_nodes = now
 
     def _finished(self, run: Run) -> None:

@@ -22,8 +22,8 @@ from exporter.inventory.static import from_config
 from exporter.launch import Launcher
 from exporter.launch.local import LocalLauncher
 from exporter.launch.routed import RoutedLauncher
-from exporter.publish import archived
 from exporter.pairing import Pairing
+from exporter.publish import archived, ec2facts
 from exporter.publish.publisher import Publisher
 from exporter.publish.server import MetricsServer
 from exporter.runs import Run
@@ -106,6 +106,8 @@ class Service:
                 control.report(lambda: archived.readings(archive))
                 stack.callback(archive.close)
                 archive.start()
+            if cluster is not None and (ec2 := cluster.inventory.ec2) is not None:
+                control.report(lambda: ec2facts.readings(ec2))
             stack.callback(self._end, control, launcher, launch.grace)
             self._loop = threading.Thread(target=control.run, name="control")
             self._loop.start()

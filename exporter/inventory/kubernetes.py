@@ -12,8 +12,10 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 
+from exporter.config.ec2 import Ec2
 from exporter.config.kubernetes import Kubernetes
 from exporter.inventory import dra
+from exporter.inventory.ec2 import Ec2Facts, InstanceFacts, Wanted
 from exporter.inventory.model import Holder, Inventory, Node, Room, snapshot
 from exporter.inventory.reduce import (
     CPU,
@@ -41,8 +43,9 @@ class KubernetesInventory:
     """Follows the cluster. `on_change` is called, from threads of the watches, when a new snapshot may differ; it must only take note."""
 
     def __init__(self, api: Api, config: Kubernetes, *, images: Iterable[str] = (), on_change: Callable[[], None] = lambda: None,
-                 clock: Callable[[], float] = time.time) -> None:
+                 clock: Callable[[], float] = time.time, ec2: Ec2 | None = None) -> None:
         self._config, self._on_change, self._clock = config, on_change, clock
+        self.ec2 = Ec2Facts(ec2, on_change=lambda: self._changed(None)) if ec2 is not None and ec2.enabled else None
         resources = (config.efa_resource, config.gpu_resource)
         wanted = frozenset(canonical(image) for image in images)
         self._image_names = {canonical(image): image for image in images}
@@ -67,6 +70,8 @@ class KubernetesInventory:
         """Begin to follow the cluster."""
         for watch in self._watches:
             watch.start()
+        if self.ec2 is not None:
+            self.ec2.start()
 
     def wait(self, seconds: float = SYNC_SECONDS) -> bool:
         """Wait until everything was read once. Returns whether it was."""
@@ -77,6 +82,8 @@ class KubernetesInventory:
         """End all watches."""
         for watch in self._watches:
             watch.close()
+        if self.ec2 is not None:
+            self.ec2.close()
 
     @property
     def synced(self) -> bool:
@@ -124,12 +131,16 @@ class KubernetesInventory:
                 known = nodes.get(node.instance_id)
                 if known is None or (node.created or 0.0) >= (known.created or 0.0):
                     nodes[node.instance_id] = node
+        if self.ec2 is not None:
+            self.ec2.want(Wanted(node.instance_id, node.instance_type, node.region) for node in nodes.values())
         return snapshot(nodes.values(), self._clock(), SOURCE)
 
     def _node(self, facts: NodeFacts, loads: list[PodLoad], devices: tuple[int, int] | None, claimed: list[dra.DraHeld]) -> Node:
         config, labels = self._config, facts.labels
         kind = labels.get("node.kubernetes.io/instance-type")
         known = lookup(kind)
+        told = self.ec2.instance(facts.instance_id) if self.ec2 is not None else InstanceFacts()
+        by_type = self.ec2.type(kind) if self.ec2 is not None else None
         plugin = facts.room.get(config.efa_resource)
         by_claim = not plugin and devices is not None and devices[0] > 0
         holders = _holders(loads, claimed)
@@ -139,11 +150,14 @@ class KubernetesInventory:
         return Node(
             instance_id=facts.instance_id, name=facts.name, instance_type=kind, zone=labels.get("topology.kubernetes.io/zone"),
             region=labels.get("topology.kubernetes.io/region"),
-            capacity_block=labels.get("karpenter.k8s.aws/capacity-reservation-id")
+            placement_group=told.placement_group,
+            capacity_block=labels.get("karpenter.k8s.aws/capacity-reservation-id") or told.capacity_reservation
             or ("capacity-block" if labels.get("eks.amazonaws.com/capacityType") == "CAPACITY_BLOCK" else None),
-            nodegroup=next((labels[name] for name in NODEGROUP_LABELS if name in labels), None), network_nodes=facts.network_nodes,
+            nodegroup=next((labels[name] for name in NODEGROUP_LABELS if name in labels), None),
+            network_nodes=facts.network_nodes or told.network_nodes,
             efa=Room(efa_total, sum(holder.efa for holder in holders)), efa_source="dra" if by_claim else "device-plugin",
-            efa_expected=known.efa if known is not None else None, line_rate=known.line_rate if known is not None else None,
+            efa_expected=known.efa if known is not None else (by_type.efa or None) if by_type is not None else None,
+            line_rate=known.line_rate if known is not None else by_type.line_rate if by_type is not None and by_type.efa else None,
             gpu=Room(gpu_total, sum(holder.gpu for holder in holders)) if gpu_total is not None else None,
             hugepages=_room(facts, HUGEPAGES, sum(load.hugepages for load in loads)),
             memory=_room(facts, MEMORY, sum(load.memory for load in loads)), cpu=_room(facts, CPU, sum(load.cpu for load in loads)),
