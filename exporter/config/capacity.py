@@ -12,6 +12,7 @@ from exporter.config.probes import Probe, ProbeName
 from exporter.config.root import Config
 from exporter.config.semantic import Found
 from probes.kv.params import KvParams, NixlParams
+from probes.nccl import meetings
 from probes.nccl.params import NcclParams
 from probes.result import LIMIT, Measurement, Result, ResultError, encode
 from probes.uccl_ep.params import UcclEpParams
@@ -129,10 +130,13 @@ def _tables(probe: Probe) -> Iterator[_Table]:
         yield from (_Table(operation, tuple(params.sizes), params.memory, statistics=statistics) for operation in params.operations)
     elif isinstance(params, NcclParams):
         rows = [(operation, variant) for operation in params.operations for variant in ([None, "in_place"] if params.in_place else [None])]
-        if params.rails != "off":
-            rows += [("sendrecv", f"rail{gpu}") for gpu in range(GPUS if params.gpus == "all" else params.gpus)]
+        gpus = GPUS if params.gpus == "all" else params.gpus
+        found = dict.fromkeys(name for turn in meetings.turns(gpus=gpus, workers=2, rails=params.rails, pairs=params.pairs)
+                              for _, _, name in turn)
         yield from (_Table(operation, tuple(params.sizes), "gpu", "busbw", (*STATISTICS, "stdev"), algbw=True, variant=variant)
-                    for operation, variant in rows)
+                    for operation, variant in [*rows, *(("sendrecv", name) for name in found if not meetings.ranks_of(name))])
+        yield from (_Table("sendrecv", tuple(params.sizes), "gpu", "busbw", ("p50", "p99"), algbw=True, variant=name)
+                    for name in found if meetings.ranks_of(name))
     elif isinstance(params, UcclEpParams):
         size = (params.tokens or 4096) * params.hidden * 2
         yield from (_Table(operation, (size,), "gpu", variant=variant)

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from exporter.runs import Run
 from probes.canary.params import DEFAULT_PROMPT_TOKENS, CanaryParams
 from probes.kv.params import KvParams
+from probes.nccl import meetings
 from probes.nccl.params import NcclParams
 from probes.result import Phase
 from probes.uccl_ep.params import UcclEpParams
@@ -54,7 +55,9 @@ def declared(probe: str, params: BaseModel) -> Cost:
         rounds = params.iterations + params.warmup + 2
         sent = 2 * sum(params.sizes) * rounds * len(params.operations) * gpus
         # An all-reduce sends at most twice its buffer; checks read every value once more on the GPU.
-        window = sent / (gpus * SLOW_LINK)
+        turns = meetings.turns(gpus=gpus, workers=2, rails=params.rails, pairs=params.pairs)
+        window = sent / (gpus * SLOW_LINK) + len(turns) * sum(params.sizes) * rounds / SLOW_LINK
+        sent += sum(params.sizes) * rounds * sum(len(turn) for turn in turns)
         return Cost(start + 1.5 * window, window, sent, gpus=gpus, efa=gpus)
     if isinstance(params, UcclEpParams):
         gpus = ALL_GPUS if params.gpus == "all" else params.gpus

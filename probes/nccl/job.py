@@ -32,8 +32,18 @@ class Job(BaseModel):
     makes_id: bool
 
 
+class Meeting(BaseModel):
+    """An exchange of this lane with one partner, in one turn; every other lane of the run waits, or meets somebody else."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    turn: int
+    partner: int
+    name: str
+
+
 class Join(BaseModel):
-    """Enter the communicator. Rails: the rank of the partner GPU on the other node, and how many lanes take turns."""
+    """Enter the communicator. `turns` counts those of the whole run, `meetings` are this lane's own in them."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -41,9 +51,8 @@ class Join(BaseModel):
     rank: int
     ranks: int
     seed: int
-    partner: int | None = None
-    rail: int = 0
-    turns: list[list[int]] = Field(default_factory=list)
+    turns: int = 0
+    meetings: list[Meeting] = Field(default_factory=list)
 
 
 class Record(BaseModel):

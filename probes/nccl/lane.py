@@ -104,9 +104,9 @@ class Lane:
             shapes = [shape(operation, join.ranks, size, job.dtype) for operation in job.operations for size in job.sizes]
         except ValueError as error:
             raise LaneEnd(Reason.BAD_SPEC, str(error)) from None
-        rails = [shape("sendrecv", join.ranks, size, job.dtype) for size in job.sizes] if join.turns else []
+        meetings = [shape("sendrecv", join.ranks, size, job.dtype) for size in job.sizes] if join.turns else []
         self._say("allocating")
-        bench = Bench(gpu, nccl, join.rank, capacity_of(shapes + rails), self._wait)
+        bench = Bench(gpu, nccl, join.rank, capacity_of(shapes + meetings), self._wait)
         self._say("waiting to measure")
         self._link.send(ready=True)
         return bench, shapes
@@ -120,18 +120,20 @@ class Lane:
                 variant = "in_place" if in_place else None
                 self._row(bench, what, ring, variant, first=what.operation not in seen)
                 seen.add(what.operation)
-        for turn in join.turns:
+        meetings = {meeting.turn: meeting for meeting in join.meetings}
+        for turn in range(join.turns):
+            meeting = meetings.get(turn)
             for size in job.sizes:
-                self._say(f"waiting for the turn of rail {turn[0]}")
+                self._say(f"waiting for turn {turn + 1} of {join.turns}")
                 bench.barrier()
-                if join.partner is not None and join.rail in turn:
+                if meeting is not None:
                     what = shape("sendrecv", join.ranks, size, job.dtype)
-                    self._row(bench, what, Peers(join.partner, join.partner), f"rail{join.rail}", first=False)
+                    self._row(bench, what, Peers(meeting.partner, meeting.partner), meeting.name, first=False)
 
     def _row(self, bench: Bench, what: Shape, peers: Peers, variant: str | None, *, first: bool) -> None:
         """Measure and check one row, and tell it."""
         job = self._job
-        in_place, paired = variant == "in_place", bool(variant and variant.startswith("rail"))
+        in_place, paired = variant == "in_place", variant not in {None, "in_place"}
         name = f"{what.operation} {show_size(what.bytes)}" + (f" {variant}" if variant else "")
         self._say(f"{name}: measuring")
         plan = Plan(job.iterations, min(job.iterations, MAX_TIMED), job.warmup, in_place, first, paired)

@@ -12,6 +12,7 @@ from typing import Any
 
 from probes.nccl.factors import bandwidths, leaving_bytes
 from probes.nccl.job import Record
+from probes.nccl.meetings import RAIL, ranks_of
 from probes.result import Measurement
 
 Key = tuple[str, str, int]
@@ -107,7 +108,8 @@ def _columns(group: list[Merged], ranks: int) -> Measurement:
     return Measurement(
         operation=operation, memory="gpu", kind="busbw", variant=variant or None, bytes=[row.bytes for row in group],
         algbw=[algbw for algbw, _ in rates], bandwidth=[busbw for _, busbw in rates],
-        latency={name: [stat[name] for stat in stats] for name in stats[0]},
+        # A matrix of pairs has many rows and must fit into one result: its bandwidth and its slowest exchanges are what it is for.
+        latency={name: [stat[name] for stat in stats] for name in (("p50", "p99") if ranks_of(variant) else stats[0])},
         iterations=[len(row.times) for row in group], wrong=[row.wrong for row in group] if checked else None,
         cold=colds[0] if colds else None,
     )
@@ -120,8 +122,13 @@ def payload(rows: Sequence[Merged], *, gpus: int, workers: int) -> int:
     """
     total = 0
     for row in rows:
-        if row.variant.startswith("rail"):
+        pair = ranks_of(row.variant)
+        if row.variant.startswith(RAIL):
             total += row.launches * row.bytes
+        elif pair is not None:
+            # Both ends are here: where the worker is alone, its GPUs' bytes are what counts; among several, they never left it.
+            inside = pair[0] // gpus == pair[1] // gpus
+            total += row.launches * row.bytes * (1 if not inside else 2 if workers == 1 else 0)
         elif workers > 1:
             total += row.launches * leaving_bytes(row.operation, size=row.bytes, gpus=gpus, workers=workers)
         elif gpus > 1:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 
 from probes.nccl import rules
 from probes.nccl.factors import bandwidths, ceiling
+from probes.nccl.meetings import RAIL, ranks_of
 from probes.nccl.merge import Merged, statistics
 from probes.nccl.params import NcclParams
 from probes.reasons import SEVERITY, Reason, outcome_of
 from probes.units import show_size
+
+FEWEST_LINKS = 3
+"""Links of one kind from which a median tells who is weak."""
 
 
 def judge(rows: Sequence[Merged], params: NcclParams, *, ranks: int, nodes: int) -> tuple[Reason, str]:
@@ -35,8 +40,31 @@ def judge(rows: Sequence[Merged], params: NcclParams, *, ranks: int, nodes: int)
         tails = [(row.bytes, stat["min"], stat["p99"]) for row in ordered for stat in (statistics(row.times),)]
         if text := rules.long_tail(tails, params.tail_ratio):
             findings.append((Reason.TAIL_LATENCY, what + text))
+    findings += [(Reason.NIC_IMBALANCE, text) for text in _weak_links(rows, params.link_ratio, per_node=max(ranks // nodes, 1))]
     # min() keeps the first of equals: the order above is the order of importance.
     return min(findings, key=lambda finding: SEVERITY.index(outcome_of(finding[0])), default=(Reason.OK, ""))
+
+
+def _weak_links(rows: Sequence[Merged], ratio: float, *, per_node: int) -> list[str]:
+    """Rails and pairs that carry far less than the median of their kind at the largest size: inside a node, or between nodes."""
+    kinds: dict[str, list[Merged]] = {}
+    for row in rows:
+        pair = ranks_of(row.variant)
+        if pair is not None:
+            kinds.setdefault("inside" if pair[0] // per_node == pair[1] // per_node else "between", []).append(row)
+        elif row.variant.startswith(RAIL):
+            kinds.setdefault(RAIL, []).append(row)
+    found: list[str] = []
+    for kind in kinds.values():
+        size = max(row.bytes for row in kind)
+        rates = {row.variant: row.bytes / row.mean for row in kind if row.bytes == size}
+        if len(rates) < FEWEST_LINKS:
+            continue
+        usual = median(rates.values())
+        weak = sorted((rate, name) for name, rate in rates.items() if rate < ratio * usual)
+        found += [f"sendrecv {name}: {rate / 1e9:.2f} GB/s at {show_size(size)}, the median of {len(rates)} links is {usual / 1e9:.2f}"
+                  for rate, name in weak]
+    return found
 
 
 def _ceiling(operation: str, params: NcclParams, ranks: int, nodes: int) -> float | None:

@@ -41,6 +41,9 @@ class NcclParams(BaseModel):
     rails: Literal["off", "together", "each"] = Field(
         default="off", description="GPU i to GPU i of the partner node: all at once, or one after the other, which names a slow NIC"
     )
+    pairs: Literal["off", "together", "each"] = Field(
+        default="off", description="every GPU with every other: in rounds of disjoint pairs, or one pair after the other; names a slow link"
+    )
 
     gpus: int | Literal["all"] = Field(default=1, description="GPUs of each worker: 1 is the cheap shape, all the whole node")
     gpu: int | None = Field(default=None, ge=0, description="first GPU to use; default: by the worker's place among those of its node")
@@ -58,6 +61,7 @@ class NcclParams(BaseModel):
     ceilings: dict[Operation, Rate] = Field(default_factory=dict)
     tail_ratio: float = Field(default=10.0, gt=1, description="p99 over min from which a run is degraded")
     fall_ratio: float = Field(default=0.7, gt=0, le=1, description="share of the busbw of a 4 times smaller size that must be reached")
+    link_ratio: float = Field(default=0.7, gt=0, le=1, description="share of the median rail or pair that every one must reach")
 
     tests_folder: str | None = Field(default=None, description="where the nccl-tests programs are; default: PATH and the usual folders")
 
@@ -95,6 +99,7 @@ class NcclParams(BaseModel):
 
     @model_validator(mode="after")
     def _engine_can(self) -> NcclParams:
-        if self.engine == "nccl-tests" and self.rails != "off":
-            raise ValueError("rails need engine nccl4py: nccl-tests reports one figure for all pairs")
+        for name, way in (("rails", self.rails), ("pairs", self.pairs)):
+            if self.engine == "nccl-tests" and way != "off":
+                raise ValueError(f"{name} need engine nccl4py: nccl-tests reports one figure for all pairs")
         return self

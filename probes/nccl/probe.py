@@ -17,10 +17,10 @@ from probes.efa.devices import discover
 from probes.gpu.driver import CudaError, Driver
 from probes.lanes.fleet import Fleet, machine_id
 from probes.lanes.together import Together
-from probes.nccl import ras, tests_engine
+from probes.nccl import meetings, ras, tests_engine
 from probes.nccl.bench import capacity_of
 from probes.nccl.environ import nccl_environment
-from probes.nccl.job import Job, Join, Record
+from probes.nccl.job import Job, Join, Meeting, Record
 from probes.nccl.logs import Gatherer, read_facts
 from probes.nccl.merge import Merged, from_json, measurements, merge, of_record, payload, to_json
 from probes.nccl.outcome import judge
@@ -166,14 +166,10 @@ class _Run:
         if twice:
             shared = ", ".join(sorted(twice))
             raise ProbeFailure(Reason.BAD_SPEC, f"nccl: two ranks would share GPU {shared}: run fewer workers on this node")
-        rank, partner = self._ctx.env.rank, self._ctx.env.rank ^ 1
-        turns: list[list[int]] = []
-        if self._params.rails != "off" and met.world_size > 1:
-            turns = [[lane] for lane in range(layout.gpus)] if self._params.rails == "each" else [list(range(layout.gpus))]
-        join = Join(unique_id=str(cards[0]["id"]), rank=0, ranks=layout.ranks, seed=int(cards[0]["seed"]), turns=turns)
-        first, across = rank * layout.gpus, partner * layout.gpus
-        return [{**join.model_dump(mode="json"), "rank": first + lane, "rail": lane,
-                 "partner": across + lane if partner < met.world_size else None} for lane in range(layout.gpus)]
+        turns = meetings.turns(gpus=layout.gpus, workers=met.world_size, rails=self._params.rails, pairs=self._params.pairs)
+        first = self._ctx.env.rank * layout.gpus
+        return [Join(unique_id=str(cards[0]["id"]), rank=rank, ranks=layout.ranks, seed=int(cards[0]["seed"]), turns=len(turns),
+                     meetings=_meetings_of(rank, turns)).model_dump(mode="json") for rank in range(first, first + layout.gpus)]
 
     def _ras(self) -> str:
         """What NCCL itself says about a hang."""
@@ -207,6 +203,12 @@ class _Run:
             shape={"ranks": layout.ranks, "workers": env.world_size, "nodes": layout.nodes, "gpus_per_worker": layout.gpus,
                    "dtype": params.dtype, "iterations": params.iterations},
         )
+
+
+def _meetings_of(rank: int, turns: list[list[meetings.Meeting]]) -> list[Meeting]:
+    """The meetings of one rank, with its partner in each."""
+    return [Meeting(turn=number, partner=other if rank == one else one, name=name)
+            for number, turn in enumerate(turns) for one, other, name in turn if rank in (one, other)]
 
 
 def _visible() -> int:

@@ -18,6 +18,7 @@ import pytest
 from probes.gpu.driver import CudaError
 from probes.lanes.link import Link
 from probes.nccl import lane as lane_module
+from probes.nccl import meetings
 from probes.nccl.api import NcclError
 from probes.nccl.job import Job, Join, Record
 from probes.nccl.lane import Lane
@@ -296,10 +297,23 @@ def test_only_the_first_row_of_an_operation_has_a_cold_time(rig: Callable[[int],
 def test_rails_take_turns_and_name_themselves(rig: Callable[[int], Rig]) -> None:
     world = rig(2)
     world.start()
-    records = world.measured(lambda rank: {"partner": rank ^ 1, "rail": 0, "turns": [[0]]})
+    records = world.measured(lambda rank: {"turns": 1, "meetings": [{"turn": 0, "partner": rank ^ 1, "name": "rail0"}]})
     rows = [(record.operation, record.variant, record.wrong) for record in records[0]]
     assert rows == [("all_reduce", None, 0), ("sendrecv", "rail0", 0)]
     assert "exchange 1 1" in world.nccls[0].calls + world.nccls[1].calls
+
+
+def test_eight_ranks_meet_each_other_once_and_name_their_pair(rig: Callable[[int], Rig]) -> None:
+    world = rig(8)
+    world.start(iterations=2, warmup=1)
+    plan = meetings.turns(gpus=8, workers=1, rails="off", pairs="together")
+    records = world.measured(lambda rank: {"turns": len(plan), "meetings": [
+        {"turn": number, "partner": b if rank == a else a, "name": name} for number, turn in enumerate(plan) for a, b, name in turn
+        if rank in (a, b)]})
+    for rank, found in enumerate(records):
+        pairs = [record for record in found if record.variant is not None]
+        assert {record.variant for record in pairs} == {f"pair{min(rank, other)}-{max(rank, other)}" for other in range(8) if other != rank}
+        assert {record.wrong for record in pairs} == {0}, "each got what its partner sent"
 
 
 def test_a_communicator_that_does_not_form_is_told_and_aborted(rig: Callable[[int], Rig]) -> None:

@@ -108,6 +108,15 @@ class TestProbe:
         assert report.evidence.gpus == ["stand-in 0000:00:00.0", "stand-in 0000:01:00.0"]
         assert report.shape["ranks"] == 2
 
+    def test_eight_gpus_of_one_worker(self, run: Callable[..., tuple[Report, Stage]], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(probe_module, "_visible", lambda: 8)
+        report, _ = run({"sizes": [MIB], "pairs": "together"}, seconds=90.0)
+        (measured,) = report.measurements
+        assert measured.bandwidth == pytest.approx([2 * 7 / 8 * MIB / 8e-3], rel=1e-5), "the slowest of eight ranks sets the time"
+        assert report.shape["ranks"] == 8
+        assert report.evidence is not None
+        assert len(set(report.evidence.gpus)) == 8
+
     def test_wrong_values_name_the_rank(self, run: Callable[..., tuple[Report, Stage]]) -> None:
         report, _ = run(WRONG="7")
         assert (report.reason, report.message) == (Reason.WRONG_CONTENT, "all_reduce: 7 wrong elements at 1MiB on rank 1")
