@@ -31,7 +31,7 @@ OWN: Mapping[str, tuple[str, ...]] = {
                    "secret_key"),
     "Pods": ("image", "pull_policy", "pull_secrets", "service_account", "priority_class"),
     "NodePod": ("image",), "KvPod": ("image",), "NcclPod": ("image",), "UcclEpPod": ("image",),
-    "Leader": ("enabled", "lease"), "Witness": ("enabled", "selector", "port"),
+    "Leader": ("enabled", "lease"), "Archive": ("folder",), "Baselines": ("file",), "Witness": ("enabled", "selector", "port"),
 }
 """Keys of the configuration that the chart decides: whoever sets them in `config` is told that they are not known there."""
 

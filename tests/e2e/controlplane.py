@@ -33,8 +33,9 @@ Json = dict[str, Any]
 class ControlPlane:
     """A context manager around a cluster. `kubeconfig` works outside the cell, `kubeconfig_inside` within it."""
 
-    def __init__(self, work: Path, *, stages: tuple[Path, ...] = ()) -> None:
+    def __init__(self, work: Path, *, stages: tuple[Path, ...] = (), api_flags: tuple[str, ...] = ()) -> None:
         self._tools = realtools.find(*BINARIES)
+        self._api_flags = api_flags
         self._stages = stages or (STAGES / "node.yaml", STAGES / "pod.yaml")
         self.work = work
         self.cell = Cell(work)
@@ -169,7 +170,7 @@ class ControlPlane:
                     "--client-ca-file", str(at / "ca.crt"), "--token-auth-file", str(at / "tokens.csv"),
                     "--authorization-mode", "Node,RBAC", "--allow-privileged=true", "--service-cluster-ip-range", "10.96.0.0/16",
                     "--service-account-key-file", str(at / "sa.key"), "--service-account-signing-key-file", str(at / "sa.key"),
-                    "--service-account-issuer", "https://kubernetes.default.svc")
+                    "--service-account-issuer", "https://kubernetes.default.svc", *self._api_flags)
 
     def _start_others(self) -> None:
         for name in ("kube-controller-manager", "kube-scheduler", "kwok"):
@@ -205,6 +206,10 @@ class ControlPlane:
             "users": [{"name": "user", "user": {"token": token}}],
             "contexts": [{"name": "test", "context": {"cluster": "test", "user": "user"}}],
         })
+
+    def path_of(self, one: Json) -> str:
+        """Where an object is."""
+        return f"{self._path(one)}/{one['metadata']['name']}"
 
     def _path(self, one: Json) -> str:
         version = one["apiVersion"]

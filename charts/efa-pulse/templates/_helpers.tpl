@@ -148,6 +148,8 @@ kubernetes:
     port: {{ .Values.witness.port }}
     selector:
       {{- include "efa-pulse.selector" (dict "root" . "component" "witness") | nindent 6 }}
+archive:
+  folder: /var/lib/efa-pulse/archive
 server:
   listen: ":{{ .Values.service.port }}"
   {{- if .Values.web.configSecret }}

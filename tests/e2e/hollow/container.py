@@ -1,7 +1,7 @@
 """The first program of a hollow container: makes its namespaces and its file system, runs its command, ends as the command ended.
 
 usage: container.py SPEC.json   with {namespace, root, needed, mounts: [[source, target, read_only]], env, command, cwd, hostname, user,
-cpu, cgroup}
+read_only, cpu, cgroup}
 It imports nothing but the standard library: it starts in some 30 ms. The exit status is 128 and the number of the signal for a command that
 was killed (util-linux's unshare does not tell SIGKILL from a failure).
 """
@@ -68,6 +68,11 @@ def build(spec: dict) -> str:  # type: ignore[type-arg]
             bind(root, path, path, True)
     for source, target, read_only in sorted(spec["mounts"], key=lambda one: str(one[1])):
         bind(root, source, target, read_only)
+    if spec.get("read_only"):
+        taken = {target for _, target, _ in spec["mounts"]}
+        for place in ("/tmp", "/run", ""):
+            if place not in taken:
+                mount("none", root + place, flags=BIND | REMOUNT | RDONLY)
     return root
 
 

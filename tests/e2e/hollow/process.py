@@ -100,7 +100,8 @@ def start(*, container: Json, namespace: str, folder: Path, volumes: dict[str, P
     command = [_expand(word, full) for word in command]
     user = (container.get("securityContext") or {}).get("runAsUser", pod_user) if users else 0
     spec: Json = {"namespace": namespace, "root": str(folder / "root"), "mounts": mounts, "needed": needed, "env": full, "command": command,
-            "hostname": hostname, "cwd": container.get("workingDir") or "/", "user": user}
+            "hostname": hostname, "cwd": container.get("workingDir") or "/", "user": user,
+            "read_only": bool((container.get("securityContext") or {}).get("readOnlyRootFilesystem"))}
     limits = (container.get("resources") or {}).get("limits") or {}
     limit = limits.get("memory")
     spec["cpu"] = quantity.milli(limits["cpu"]) if limits.get("cpu") else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import shutil
 import time
 from pathlib import Path
@@ -24,6 +25,7 @@ class Volumes:
     def __init__(self, api: Api, pod: Json, folder: Path, host_paths: dict[str, str]) -> None:
         self._api, self._pod, self._folder, self._host_paths = api, pod, folder, host_paths
         self._space = pod["metadata"]["namespace"]
+        self._group: int | None = (pod["spec"].get("securityContext") or {}).get("fsGroup")
         self._written: dict[str, Files] = {}
 
     def prepare(self) -> dict[str, Path]:
@@ -123,6 +125,9 @@ class Volumes:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(content)
             target.chmod(mode)
+            if self._group is not None:
+                os.chown(target, -1, self._group)
+                target.chmod(mode | 0o440)
         fresh = path / "..data_tmp"
         fresh.symlink_to(version.name)
         fresh.rename(old)
