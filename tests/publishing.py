@@ -11,7 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from exporter.judge.transport import Transport
 from exporter.judge.verdict import Verdict
-from exporter.publish import families_archive, families_baseline, render
+from exporter.publish import families_archive, families_baseline, families_pd, render
+from exporter.publish.family import Kind
 from exporter.publish.nodes import Ratio, Standing
 from exporter.publish.publisher import Publisher
 from exporter.publish.store import Page, Snapshot
@@ -19,7 +20,7 @@ from exporter.publish.surveyed import Covered, Surveyed
 from exporter.runs import Run, RunSpec
 from probes.contract import Transport as Mode
 from probes.reasons import Reason
-from probes.result import Evidence, Finding, Measurement, Phase, Result
+from probes.result import Evidence, Finding, Measurement, Pd, Phase, Result
 
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = (64 * KIB, MIB, 16 * MIB)
@@ -74,6 +75,11 @@ def tell_of_a_fleet(publisher: Publisher, node: str = "a", at: float = 1.7e9) ->
                                 {node: 0.9}, {("node", "nccl"): 1, ("group", "nccl"): 0}))
     publisher.cluster_followed("the watch of nodes was refused", at, {"GET": 7})
     publisher.reported([(family, {("x",) * len(family.labels): 1.0}) for family in families_archive.FAMILIES])
+    publisher.declare_canary("pd", "pair", "long", pods=True)
+    publisher.reported([(family, {("pd", *("x",) * (len(family.labels) - 1)): 1.0}) for family in families_pd.FAMILIES
+                        if family.kind in (Kind.GAUGE, Kind.STATE_SET)])
+    publisher.pod_started("pd", "decode", "cold", 300.0)
+    publisher.run_finished(canary_verdict("pd", labels={"warmup": "true"}, reason=Reason.HTTP_SERVER_ERROR))
     publisher.reported([(family, {("x",) * len(family.labels): 1.0})
                         for family in families_baseline.FAMILIES if "node" not in family.labels])
     figure = ("nccl", "all_reduce", "1048576", "gpu", "busbw")
@@ -90,16 +96,22 @@ def preflight_verdict(node: str = "a", seen: int = 16, *, reason: Reason = Reaso
 
 
 def canary_verdict(target: str = "chat", *, reason: Reason = Reason.OK, finished: float = 2000.0, run_id: str = "canary-1",
-                   route: str = "router", prompt: str = "short", **stream: Any) -> Verdict:
-    """A judged canary request. Keyword arguments replace fields of a healthy stream; `stream=None` leaves it out."""
+                   route: str = "router", prompt: str = "short", pd: Pd | None = None, transport: str | None = None,
+                   labels: dict[str, str] | None = None, **stream: Any) -> Verdict:
+    """A judged canary request. Keyword arguments replace fields of a healthy stream; `stream=None` leaves it out. `pd` is its section on
+    prefill and decode, `transport` the one of its KV."""
     healthy = {"status": "ok", "http_status": 200, "connect": 0.001, "tls": 0.002, "ttft": 0.2, "tpot": 0.02, "max_gap": 0.04, "e2e": 0.5,
                "stream_close": 0.001, "output_tokens_per_second": 50.0, "itl": [0.02, 0.02, 0.04], "token_events": 4, "clock_lag": 0.0001}
     document = {"run_id": run_id, "probe": "canary", "target": target, "node": "exporter", "started": finished - 1, "finished": finished,
                 "reason": reason, "phases": {"measure": 0.5}}
+    if pd is not None:
+        document["pd"] = pd
     if stream.get("stream", {}) is not None:
         document["stream"] = {**healthy, **stream}
-    spec = RunSpec(run_id, "canary", target, ("exporter",), "any", 60.0, {"prompt": prompt}, {"route": route, "prompt": prompt})
-    return Verdict(Run(spec, (Result.model_validate(document),), finished - 1, finished), reason, "", None, ())
+    spec = RunSpec(run_id, "canary", target, ("exporter",), "any", 60.0, {"prompt": prompt},
+                   {"route": route, "prompt": prompt, **(labels or {})})
+    judged = None if transport is None else Transport(transport)
+    return Verdict(Run(spec, (Result.model_validate(document),), finished - 1, finished), reason, "", judged, ())
 
 
 def text_of(page: Page) -> str:
