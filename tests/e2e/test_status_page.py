@@ -59,7 +59,7 @@ def hostile_board() -> StatusBoard:
     board = StatusBoard(clock=lambda: 100.0, pace=0.0)
     board.verdict(pair("one", nodes=(HOSTILE, "b"), reason="tcp_fallback", message="</td><script>alert(2)</script>" + "long" * 60))
     board.verdict(pair("two", nodes=("x" * 253, "c"), mode="efa"))
-    board.verdict(canary(target=HOSTILE, reason="timeout_head"))
+    board.verdict(canary(target=HOSTILE, reason="timeout_header"))
     job = {"id": f"canary/{HOSTILE}/short", "probe": "canary", "target": HOSTILE, "nodes": (), "next": 160.0, "prompt": "short"}
     gates = {HOSTILE: {"nixl": [{"gate": "excluded", "why": "<b>" + "y" * 300, "lasting": True}]}}
     board.turn(lambda: Told(150.0, "1.2.3", jobs=(job,), gates=gates, paused="<script>alert(3)</script>"))

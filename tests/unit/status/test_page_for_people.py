@@ -128,11 +128,11 @@ class TestSparkline:
         assert sparkline([]) is None
 
     def test_a_gap_where_a_request_gave_no_figure_and_a_mark_where_it_failed(self) -> None:
-        line = sparkline([Sample(1, "ok", "ok", 0.1), Sample(2, "failed", "timeout_head", None), Sample(3, "ok", "ok", 0.2),
+        line = sparkline([Sample(1, "ok", "ok", 0.1), Sample(2, "failed", "timeout_header", None), Sample(3, "ok", "ok", 0.2),
                           Sample(4, "unknown", "shed", None)])
         assert line is not None
         assert len(line["lines"]) == 2
-        assert [(mark["colour"], mark["reason"]) for mark in line["marks"]] == [("bad", "timeout_head"), ("unknown", "shed")]
+        assert [(mark["colour"], mark["reason"]) for mark in line["marks"]] == [("bad", "timeout_header"), ("unknown", "shed")]
         assert line["top"] == "200 ms"
 
     @pytest.mark.parametrize("values", [[0.0], [0.0, 0.0], [1e-9, 5.0], [0.2] * 60])
