@@ -15,7 +15,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -31,8 +31,9 @@ CONTEXT = 2048
 BLOCK = 32
 KV_BYTES_PER_TOKEN = 2048
 INSTALL_SECONDS = 600.0
-READY_SECONDS = 300.0
-ENGINE_PORT, SIDE_PORT, ROUTER_PORT, ROUTER_METRICS_PORT = 8000, 5600, 8080, 29000
+READY_SECONDS = 600.0
+ROUTER_READY_SECONDS = 60.0
+ENGINE_PORT, SIDE_PORT, ROUTER_PORT = 8000, 5600, 8080
 _CLONE_NEWNET = 0x40000000
 Json = dict[str, Any]
 
@@ -96,6 +97,14 @@ class Engine:
                 "PATH": f"{VENV / 'bin'}:{os.environ.get('PATH', '')}"}
 
 
+@dataclass(frozen=True)
+class Router:
+    """A router in front of both: its address and its own metrics page."""
+
+    url: str
+    metrics: str
+
+
 class Rig:
     """A context manager: both engines and, by `router()`, routers. Use it within `inside()`, whose thread sees the cell's network."""
 
@@ -137,6 +146,43 @@ class Rig:
         self.cell.run("ip", "-n", name, "route", "add", "default", "via", ADDRESS)
 
     @contextlib.contextmanager
+    def router(self, *, labelled: bool) -> Iterator[Router]:
+        """The real smg in front of both engines. Without the label of the KV connector its mode is `passthrough`: the prefill server works
+        for nothing and the decode server computes the prompt itself, and no client sees a difference."""
+        port = next(self._ports)
+        router = Router(f"http://{ADDRESS}:{port}", f"http://{ADDRESS}:{port + 1000}/metrics")
+        process = self.cell.start(f"smg-{port}", [
+            str(VENV / "bin" / "smg"), "launch", "--pd-disaggregation", "--host", ADDRESS, "--port", str(port),
+            "--prometheus-host", ADDRESS, "--prometheus-port", str(port + 1000), "--backend", "vllm", "--disable-tokenizer-autoload",
+            "--policy", "round_robin"])
+        try:
+            until = time.monotonic() + ROUTER_READY_SECONDS
+            self._until(lambda: healthy(router.url, path="/liveness"), until, process)
+            for engine, kind in ((self.prefill, "prefill"), (self.decode, "decode")):
+                labels = {"kv_connector": "NixlConnector"} if labelled else {}
+                post(f"{router.url}/workers", {"url": engine.url, "worker_type": kind, "model_id": MODEL, "runtime_type": "vllm",
+                                               "labels": labels})
+            self._until(lambda: _workers_ready(router.url), until, process)
+            yield router
+        finally:
+            process.stop()
+
+    def _until(self, done: Callable[[], bool], until: float, process: Process) -> None:
+        while not done():
+            if not process.alive() or time.monotonic() > until:
+                raise RigError(f"{process.name} {'is not ready in time' if process.alive() else 'ended'}:\n{process.tail(30)}")
+            time.sleep(0.1)
+
+    def slow_link(self, rate: str) -> None:
+        """Let the prefill server send KV at no more than `rate` (as tc writes it)."""
+        self.cell.run("ip", "netns", "exec", "prefill", "tc", "qdisc", "replace", "dev", "kv0", "root",
+                      "tbf", "rate", rate, "burst", "16kb", "latency", "400ms")
+
+    def free_link(self) -> None:
+        """Undo `slow_link`."""
+        self.cell.run("ip", "netns", "exec", "prefill", "tc", "qdisc", "delete", "dev", "kv0", "root")
+
+    @contextlib.contextmanager
     def inside(self) -> Iterator[None]:
         """In this block the calling thread, and what it starts, is in the cell's network."""
         with Path("/proc/thread-self/ns/net").open() as outside, Path(f"/proc/{self.cell.pid}/ns/net").open() as inner:
@@ -176,10 +222,15 @@ def _enter(namespace: int) -> None:
         raise RigError(f"setns: {os.strerror(ctypes.get_errno())}")
 
 
-def healthy(url: str) -> bool:
+def _workers_ready(url: str) -> bool:
+    workers = json.loads(get(f"{url}/workers")).get("workers", [])
+    return len(workers) == 2 and all(worker.get("is_healthy") for worker in workers)
+
+
+def healthy(url: str, path: str = "/health") -> bool:
     """Whether the server says that it is healthy."""
     try:
-        with urllib.request.urlopen(f"{url}/health", timeout=2.0) as answer:
+        with urllib.request.urlopen(f"{url}{path}", timeout=5.0) as answer:
             return bool(answer.status == 200)
     except (OSError, urllib.error.URLError):
         return False
