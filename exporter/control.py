@@ -15,8 +15,11 @@ from typing import Protocol
 
 from exporter import log
 from exporter.archive.archive import Archive
+from exporter.conditions import standings
 from exporter.config import Config, Job, SecretError
+from exporter.courtesy import Manners
 from exporter.dispatch import Caps, Dispatcher
+from exporter.flags import Flags
 from exporter.fleet import Fleet
 from exporter.inventory.model import Inventory
 from exporter.judge.judge import judge
@@ -140,7 +143,8 @@ class Control:
                  make_fleet: MakeFleet | None = None, on_fleet: Callable[[Callable[[str], bool]], None] = lambda _: None,
                  on_durable: Callable[[str], None] = lambda _: None, conditions: Callable[[], Conditions] = Conditions,
                  board: StatusBoard | None = None, survey: Survey | None = None,
-                 archive: Archive | None = None, pairing: Pairing | None = None) -> None:
+                 archive: Archive | None = None, pairing: Pairing | None = None,
+                 flags: Flags | None = None) -> None:
         self.events = events
         self._launcher = launcher
         self._scheduler = scheduler
@@ -151,7 +155,7 @@ class Control:
         self._ask = ask
         self._make_fleet, self._on_fleet, self._on_durable, self._conditions = make_fleet, on_fleet, on_durable, conditions
         self._leading = make_fleet is None
-        self._archive = archive
+        self._archive, self._flags = archive, flags
         self._pairing = pairing
         self._ledger = Ledger(fleet.journal, archiving=archive is not None) if fleet is not None else None
         self._inventory: Inventory | None = None
@@ -166,7 +170,7 @@ class Control:
         self._taken: tuple[bool, str | None, float] = (True, None, clock())
         self._config = config
         self._jobs: dict[str, Job] = {}
-        self._dispatcher = Dispatcher(Caps(1, 1))
+        self._dispatcher, self._manners = Dispatcher(Caps(1, 1)), Manners()
         self._log = log.get()
         self._stopping = False
         self._apply(config)
@@ -267,6 +271,8 @@ class Control:
         looked = self._survey.turn(now, self._config, self._fleet, held=held, background=conditions.background)
         if looked:
             self._publisher.reported(self._memory.report(now))
+        if looked and self._flags is not None and self._fleet is not None and self._leading and not conditions.stale:
+            self._flags.tell(standings(self._fleet, self._flags.on))
         for reporter in self._reporters if looked else ():
             self._publisher.reported(reporter())
         if looked and conditions.requests is not None:
@@ -280,16 +286,25 @@ class Control:
         self._publisher.run_started(tick.lag)
         if tick.missed:
             self._publisher.runs_left_out("missed", tick.missed)
-        if not self._dispatcher.due(job):
+        if job.probe == CANARY and (why := self._unwelcome(job)):
+            self._publisher.runs_left_out(why)
+            self._log.info("left out: the target is left alone", job=job.id, why=why)
+        elif not self._dispatcher.due(job):
             self._publisher.runs_left_out("busy")
             self._log.info("left out: the target is busy", job=job.id)
+
+    def _unwelcome(self, job: Job) -> str | None:
+        """Why a canary is not sent now: an operator paused everything, or its target turned the last one away."""
+        if self._conditions().paused is not None:
+            return "paused"
+        return "shed" if self._manners.waits(job.target, self._clock()) > 0 else None
 
     def _due_visits(self) -> None:
         """Visits to pairs of engine pods come from what was found of them, not from the scheduler."""
         if self._pairing is None or self._scheduler.paused or self._conditions().held is not None:
             return
         for job in self._pairing.due(self._clock()):
-            if not self._dispatcher.due(job):
+            if self._unwelcome(job) is not None or not self._dispatcher.due(job):
                 self._pairing.left_out(job)
 
     def _start_ready(self) -> None:
@@ -368,6 +383,8 @@ class Control:
         self._publisher.leading(leading)
         if self._archive is not None:
             self._archive.leading(leading)
+        if self._flags is not None and not leading:
+            self._flags.stand_down()
         if not leading:
             self._fleet, self._ledger = None, None
             self._memory.adopt(None, self._clock())
@@ -454,6 +471,7 @@ class Control:
         if job is not None:
             self._scheduler.busy(job.id, False)
         verdict, answers = self._judge(run)
+        self._manners.heard(verdict, self._clock())
         health: Mapping[str, bool | None] = {}
         if self._fleet is not None and run.spec.probe != CANARY:
             concluded = self._fleet.finished(verdict, devices_of(answers))
@@ -553,6 +571,8 @@ class Control:
         self._memory.configure(config)
         self._config, self._jobs = config, jobs
         self._dispatcher.caps = Caps(config.launch.concurrency, config.launch.canary_concurrency)
+        self._manners.settings = config.canary.courtesy
+        self._manners.keep({target.name for target in config.canary.targets})
         self._dispatcher.keep([*jobs, *(self._pairing.visits if self._pairing is not None else ())])
         self._scheduler.apply(list(jobs.values()))
 

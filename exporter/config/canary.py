@@ -14,9 +14,9 @@ from probes.canary.endpoint import Api
 from probes.canary.params import CanaryParams
 from probes.canary.pd.params import Page, PdParams
 from probes.canary.stacks import Connector, StackName
-from probes.units import show_duration
+from probes.units import Duration, show_duration
 
-Kind = Literal["short", "long"]
+Kind = Literal["short", "long", "shared_prefix"]
 # What a worker needs beside the request itself: its start and its report.
 OVERHEAD_SECONDS = 10.0
 ANY_PAGE = Page(url="http://pod/metrics", role="decode", pod="pod")
@@ -56,6 +56,15 @@ class LongPrompt(Prompt):
     """When it is sent."""
 
 
+class SharedPrefixPrompt(Prompt):
+    """Two requests in a row with the same beginning; the second is measured and should find the first one's prefix in the cache."""
+
+    enabled: bool = False
+    """Whether it is sent: for endpoints with prefix caching."""
+    schedule: Annotated[Schedule, every("30m")] = Schedule(interval=1800.0)
+    """When it is sent."""
+
+
 class Prompts(Model):
     """The kinds of prompt."""
 
@@ -63,10 +72,12 @@ class Prompts(Model):
     """The short prompt, by default every 60 s."""
     long: LongPrompt = LongPrompt()
     """The long prompt, by default every 10 minutes, fitted to the served context length."""
+    shared_prefix: SharedPrefixPrompt = SharedPrefixPrompt()
+    """Two prompts with the same beginning, off by default."""
 
     def items(self) -> list[tuple[Kind, Prompt]]:
-        """Both kinds, enabled or not."""
-        return [("short", self.short), ("long", self.long)]
+        """All kinds, enabled or not."""
+        return [("short", self.short), ("long", self.long), ("shared_prefix", self.shared_prefix)]
 
 
 class CanaryTarget(Model):
@@ -107,8 +118,9 @@ class CanaryTarget(Model):
                 found += [one for one in self._located(kind, prompt, error) if one not in found]
                 continue
             interval = prompt.schedule.interval
-            if interval is not None and interval < params.total_timeout:
-                what = (f"interval {show_duration(interval)} is shorter than total_timeout {show_duration(params.total_timeout)}: "
+            if interval is not None and interval < params.requests * params.total_timeout:
+                times = f"{params.requests} times " if params.requests > 1 else ""
+                what = (f"interval {show_duration(interval)} is shorter than {times}total_timeout {show_duration(params.total_timeout)}: "
                         "lower params.total_timeout or raise the interval")
                 found.append((("prompts", kind, "schedule", "interval"), what))
         refuse("CanaryTarget", found)
@@ -147,6 +159,8 @@ class CanaryTarget(Model):
     def baseline_spec(self, kind: Kind, url: str | None) -> dict[str, Any]:
         """The same request to a server that does prefill and decode itself: at `url`, or (None) to be filled in with a decode pod's."""
         spec = {**self.spec(kind), "route": "baseline"}
+        for name in ("reference", "batch_invariant"):
+            spec.pop(name, None)
         if url is None:
             return spec
         return {**{name: value for name, value in spec.items() if name not in ("connector", "objective")}, "url": url, "stack": "openai"}
@@ -160,8 +174,26 @@ class CanaryTarget(Model):
         return request + pair + PdParams(pages=(ANY_PAGE,), provenance=self.pd.provenance and route == "pair").longest + OVERHEAD_SECONDS
 
 
+class Courtesy(Model):
+    """How canaries make way for users. One request at a time goes to a target; these are the pauses after one that was turned away."""
+
+    backoff: Annotated[Duration, Field(ge=1, le=3600)] = 60.0
+    """First pause after a 429, a 503 that sheds, or a request that a gateway dropped; doubled each time. A longer Retry-After wins."""
+    longest: Annotated[Duration, Field(ge=1, le=86400)] = 1800.0
+    """Longest pause."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Courtesy:
+        if self.longest < self.backoff:
+            refuse("Courtesy", [(("longest",), f"longest {show_duration(self.longest)} is below backoff {show_duration(self.backoff)}")])
+        return self
+
+
 class Canary(Model):
     """Canary requests."""
+
+    courtesy: Courtesy = Courtesy()
+    """Pauses after requests that were turned away."""
 
     targets: Annotated[tuple[CanaryTarget, ...], Field(max_length=1000)] = ()
     """The endpoints. None by default."""

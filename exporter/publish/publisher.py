@@ -425,7 +425,7 @@ class Publisher:
         self._store.put(f.SERIES, "", render.gauges(f.SERIES, [(("dropped",), out), (("shown",), shown)]))
 
 
-LEFT_OUT = ("busy", "missed", "overlap", "paused", "queue_full", "error")
+LEFT_OUT = ("busy", "missed", "overlap", "paused", "queue_full", "error", "shed")
 """Why a due run is left out; the last four are counted by the scheduler."""
 
 API_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
