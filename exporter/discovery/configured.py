@@ -93,7 +93,7 @@ def _best(backends: Sequence[str]) -> str:
 def _words(command: Sequence[str]) -> Iterator[str]:
     """Every word, with those of shell lines taken apart."""
     for word in command:
-        if " " in word.strip() and not word.lstrip().startswith(("{", "[")):
+        if " " in word.strip() and not word.lstrip().startswith(("{", "[", "-")):
             try:
                 yield from shlex.split(word.replace("\\\n", " "), comments=False)
             except ValueError:
