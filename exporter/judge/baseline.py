@@ -120,6 +120,7 @@ class Baselines:
         self.found: list[Changed] = []
         self.orders: dict[str, str] = {}
         self._peers: dict[NormKey, Peers] = {}
+        self._last: tuple[Run | None, dict[Figure, NormKey]] = (None, {})
         self._dirty_nodes: set[str] = set()
         self._dirty_norms: set[NormKey] = set()
         self._gone: set[str] = set()
@@ -380,21 +381,27 @@ class Baselines:
         self._bound()
         for node, record in nodes:
             try:
-                self.nodes[node] = {str(probe): Watched.load(its, self._best_of) for probe, its in record.items() if probe != ORDER}
-                if ORDER in record:
-                    self.orders[node] = str(record[ORDER]["text"])[:ORDER_LENGTH]
+                watched = {str(probe): Watched.load(its, self._best_of) for probe, its in record.items() if probe != ORDER}
+                order = str(record[ORDER]["text"])[:ORDER_LENGTH] if ORDER in record else None
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 problems.append(f"the baseline of node {node[:40]!r} cannot be read and is learned anew: {error}")
                 self._gone.add(NODE + node)
+                continue
+            self.nodes[node] = watched
+            if order is not None:
+                self.orders[node] = order
         return problems
 
     def _keys(self, run: Run, nodes: Mapping[str, Node], figures: Mapping[Figure, float]) -> dict[Figure, NormKey]:
+        if self._last[0] is run:
+            return self._last[1]
         found = [nodes.get(name) for name in run.spec.nodes]
         there = [node for node in found if node is not None]
         if len(there) < len(found) or not there:
             return {}
         shared = (types_of(there), distance_of(there), shape_of(run.results), software_of(run.results)[0])
-        return {figure: NormKey(run.spec.probe, *figure, *shared) for figure in figures}
+        self._last = (run, {figure: NormKey(run.spec.probe, *figure, *shared) for figure in figures})
+        return self._last[1]
 
 
 def figures_of(results: Sequence[Result]) -> dict[Figure, float]:

@@ -35,14 +35,17 @@ LEAST_SPREAD = 0.01
 """Runs of one pair differ by 1 % (efa-validation, sprint A)."""
 RAISED = 0.4
 """Share of its limit above which a sum holds back learning."""
+LEVEL_CUT = 20.0
+"""Spreads beyond which a run moves the level no further: it only tells how large a change is, and when it is over."""
 SMOOTH = 0.2
 """Share that a new run has in the level."""
+MOST_GAIN = 0.04
+"""Share that one run has in what is learned at most, also after a long pause."""
 BACK_RUNS = 6
 """Runs that a level must be back for before a change is over."""
 TO_SIGMA = 1.4826
 MAD_MEAN = 0.7979
 """Mean absolute deviation of a normal distribution over its standard deviation."""
-FIGURES = 10
 
 
 @dataclass
@@ -73,7 +76,7 @@ class Tracker:
     """See the module. `half_life` is seconds in which what was learned loses half of its weight.
 
     `x` is always log(value / baseline). `changed` says that a change stands, since `since`; `ended` is when the last one was over.
-    `size` is how much slower the node was when the change was found, as a share (-0.08: 8 % slower).
+    `size` is how much slower the node is at most while the change stands, as a share (-0.08: 8 % slower).
     """
 
     software: str = ""
@@ -114,7 +117,7 @@ class Tracker:
                 self._begin(x)
             return None
         z = (x - self.centre) / self.width
-        self.level += SMOOTH * (max(-2 * CUT, min(2 * CUT, z)) - self.level)
+        self.level += SMOOTH * (max(-LEVEL_CUT, min(LEVEL_CUT, z)) - self.level)
         found = self._sum(max(-CUT, min(CUT, z)), at)
         if teach and not self.raised:
             self._learn(x, gap, half_life)
@@ -127,7 +130,7 @@ class Tracker:
         """
         reference = self.before
         if self.learned and value is not None and value > 0:
-            reference = Reference(self.software, value, self.width, self.samples, at)
+            reference = Reference(self.software, _digits(value), _digits(self.width), self.samples, round(at))
         ended = {**self.ended, **({self.changed: at} if self.changed is not None else {})}
         self.__dict__.update(vars(Tracker(software=software, last=at, ended=ended, before=reference)))
 
@@ -154,7 +157,7 @@ class Tracker:
         if len(first) != (samples if samples < FIRST else 0):
             raise ValueError(f"it has {len(first)} first figures after {samples} runs")
         before = Reference.load(data["r"]) if data.get("r") else None
-        return cls(_word(data["s"]), samples, centre, spread, {"step": step, "drift": drift}, max(-2 * CUT, min(2 * CUT, level)),
+        return cls(_word(data["s"]), samples, centre, spread, {"step": step, "drift": drift}, max(-LEVEL_CUT, min(LEVEL_CUT, level)),
                    last, None if changed is None else _kind(changed), since, size, _count(data.get("b", 0)), ended, first, before)
 
     def _begin(self, x: float) -> None:
@@ -167,10 +170,10 @@ class Tracker:
 
     def _learn(self, x: float, gap: float, half_life: float) -> None:
         self.samples += 1
-        gain = max(1.0 / self.samples, 1 - 2.0 ** (-gap / half_life))
+        gain = max(1.0 / self.samples, min(1 - 2.0 ** (-gap / half_life), MOST_GAIN))
         deviation = (x - self.centre) / self.spread
         self.centre += gain * self.spread * max(-HUBER, min(HUBER, deviation))
-        self.spread = max(self.spread * (1 + gain * (min(abs(deviation), 2 * CUT) / MAD_MEAN - 1)), LEAST_SPREAD)
+        self.spread = max(self.spread * (1 + gain * (min(abs(deviation), CUT) / MAD_MEAN - 1)), LEAST_SPREAD)
 
     def _sum(self, z: float, at: float) -> Kind | None:
         if self.changed is not None:
@@ -188,6 +191,7 @@ class Tracker:
 
     def _look_back(self, kind: Kind, at: float) -> None:
         """A change is over when the level has come half of the way back, and stays there."""
+        self.size = min(self.size, math.expm1(self.level * self.width))
         self.back = self.back + 1 if self.level * self.width > math.log1p(self.size) / 2 else 0
         if self.back >= BACK_RUNS:
             self.ended[kind] = at

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, astuple, dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 from exporter.inventory.model import Node, Stratum, stratum_of
@@ -119,18 +120,14 @@ class Norm:
 
 def software_of(results: Iterable[Result]) -> tuple[str, str]:
     """Fingerprint of the software of these ranks and what it is in words. Ranks that differ are named one after the other."""
-    found: dict[str, str] = {}
-    for result in results:
-        versions = {name: ".".join(value.split(".")[:2]) if name in COARSE else value for name, value in sorted(result.versions.items())}
-        found[_fingerprint(versions)] = ", ".join(f"{name} {value}" for name, value in versions.items()) or "not told"
+    found = dict(_software(tuple(sorted(result.versions.items()))) for result in results)
     return "+".join(sorted(found)), "; ".join(found[one] for one in sorted(found))[:WORDS]
 
 
 def shape_of(results: Iterable[Result]) -> str:
     """Fingerprint of the layout of a run: ranks, what each had and did, and how many devices it was given."""
-    ranks = [[sorted((name, str(value)) for name, value in result.shape.items()),
-              result.evidence.nics_allocated if result.evidence is not None else None] for result in results]
-    return _fingerprint(ranks)
+    return _shape(tuple((tuple(sorted((name, str(value)) for name, value in result.shape.items())),
+                         result.evidence.nics_allocated if result.evidence is not None else None) for result in results))
 
 
 def types_of(nodes: Iterable[Node]) -> str:
@@ -145,6 +142,17 @@ def distance_of(nodes: Iterable[Node]) -> str:
         return Stratum.LEAF.value
     order = (Stratum.UNKNOWN, Stratum.CROSS, Stratum.SPINE, Stratum.LEAF)
     return min((stratum_of(found[0], other) for other in found[1:]), key=order.index).value
+
+
+@lru_cache(maxsize=1024)
+def _software(versions: tuple[tuple[str, str], ...]) -> tuple[str, str]:
+    kept = {name: ".".join(value.split(".")[:2]) if name in COARSE else value for name, value in versions}
+    return _fingerprint(kept), ", ".join(f"{name} {value}" for name, value in kept.items()) or "not told"
+
+
+@lru_cache(maxsize=1024)
+def _shape(ranks: tuple[Any, ...]) -> str:
+    return _fingerprint(ranks)
 
 
 def _fingerprint(value: Any) -> str:

@@ -32,6 +32,8 @@ NODE_SPREAD = 0.03
 """Half of the spread between equal machines."""
 RUN_SPREAD = 0.01
 """Standard deviation from run to run."""
+DAY, SLOWEST = 86400.0, 0.2
+"""Seconds of a day; the share of its speed that a drifting node ends at."""
 DISTANCE = {Stratum.LEAF: 1.0, Stratum.SPINE: 0.95, Stratum.CROSS: 0.92, Stratum.UNKNOWN: 0.95}
 """Share of the speed of a pair on one leaf."""
 UNKNOWNS = (Reason.UNSCHEDULED, Reason.PREEMPTED, Reason.CPU_STARVED, Reason.IMAGE_PULL, Reason.POD_LOST, Reason.EVICTED)
@@ -118,7 +120,7 @@ class Fabric:
                 _rail(effect, fault, here, max(_devices(nodes[0]), 1), probe)
             elif probe != "node" or fault.kind is FaultKind.UNKNOWN:
                 _end(effect, fault, here, rng)
-                _slow(effect, fault, rng)
+                _slow(effect, fault, rng, now)
         return effect
 
 
@@ -183,12 +185,14 @@ def _end(effect: Effect, fault: Fault, here: set[int], rng: random.Random) -> No
         effect.reasons = [Reason.ENGINE_CRASHED if index in here else Reason.PEER_LOST for index in ranks]
 
 
-def _slow(effect: Effect, fault: Fault, rng: random.Random) -> None:
+def _slow(effect: Effect, fault: Fault, rng: random.Random, now: float) -> None:
     """Faults that leave the run slower, or on another transport."""
     if fault.kind is FaultKind.TCP_FALLBACK:
         effect.tcp, effect.rate = True, min(effect.rate, TCP_RATE)
     elif fault.kind is FaultKind.SLOW_NODE:
         effect.rate *= fault.strength
+    elif fault.kind is FaultKind.DRIFT:
+        effect.rate *= max(1 - fault.strength * (now - fault.start) / DAY, SLOWEST)
     elif fault.kind is FaultKind.FLAPPING:
         effect.rate *= 0.4 if rng.random() < fault.strength else 1.0
     elif fault.kind in (FaultKind.LOSSY_LEAF, FaultKind.LOSSY_PATH):

@@ -11,6 +11,7 @@ class FaultKind(str, Enum):
     """The kinds of faults that can be injected."""
 
     SLOW_NODE = "slow_node"
+    DRIFT = "drift"
     DEAD_NIC = "dead_nic"
     SLOW_RAIL = "slow_rail"
     TCP_FALLBACK = "tcp_fallback"
@@ -25,13 +26,14 @@ class FaultKind(str, Enum):
 
 SEVERITY: dict[FaultKind, float] = {
     FaultKind.SLOW_NODE: 0.5, FaultKind.SLOW_RAIL: 0.05, FaultKind.LOSSY_LEAF: 0.55, FaultKind.LOSSY_PATH: 0.5, FaultKind.FLAPPING: 0.5,
-    FaultKind.UNKNOWN: 0.02,
+    FaultKind.UNKNOWN: 0.02, FaultKind.DRIFT: 0.01,
 }
-"""Default severity: the share of the healthy speed that is left; for flapping and unknown the share of runs that it hits."""
-OF_NODES = frozenset({FaultKind.SLOW_NODE, FaultKind.DEAD_NIC, FaultKind.SLOW_RAIL, FaultKind.TCP_FALLBACK, FaultKind.FLAPPING,
-                      FaultKind.HANG, FaultKind.CRASH})
+"""Default severity: the share of the healthy speed that is left; for flapping and unknown the share of runs that it hits, for drift the
+share of the healthy speed that is lost a day."""
+OF_NODES = frozenset({FaultKind.SLOW_NODE, FaultKind.DRIFT, FaultKind.DEAD_NIC, FaultKind.SLOW_RAIL, FaultKind.TCP_FALLBACK,
+                      FaultKind.FLAPPING, FaultKind.HANG, FaultKind.CRASH})
 """Kinds that sit on one node."""
-PERSISTENT = OF_NODES - {FaultKind.FLAPPING}
+PERSISTENT = OF_NODES - {FaultKind.FLAPPING, FaultKind.DRIFT}
 """Kinds that hit every run of their node."""
 
 

@@ -101,6 +101,7 @@ def test_the_same_seed_and_run_give_the_same_documents_and_others_do_not() -> No
 
 FAULTS: list[tuple[FaultKind, dict[str, Any], Reason, str | None]] = [
     (FaultKind.SLOW_NODE, {}, Reason.BELOW_FLOOR, "efa_rdma"),
+    (FaultKind.DRIFT, {}, Reason.BELOW_FLOOR, "efa_rdma"),
     (FaultKind.DEAD_NIC, {"device": 3}, Reason.EFA_PARTIAL, "efa_partial"),
     (FaultKind.SLOW_RAIL, {"device": 3}, Reason.EFA_PARTIAL, "efa_partial"),
     (FaultKind.TCP_FALLBACK, {}, Reason.TCP_FALLBACK, "tcp"),
@@ -124,6 +125,16 @@ def test_each_fault_is_judged_for_what_it_is(kind: FaultKind, fields: dict[str, 
     untouched = ("sim-00020", "sim-00041") if fields.get("where") != "all" else None
     if untouched is not None:
         assert verdict(place, names=untouched)[0].reason is Reason.OK
+
+
+@pytest.mark.parametrize(("days", "left"), [(0.0, 1.0), (1.0, 0.99), (10.0, 0.9), (1000.0, 0.2)])
+def test_a_drifting_node_loses_its_share_of_speed_every_day(days: float, left: float) -> None:
+    rates = []
+    for faults in ((), (Fault(FaultKind.DRIFT, "sim-00000", START, severity=0.01),)):
+        place = fabric(*faults)
+        nodes = [place.inventory.named(name) for name in ("sim-00000", "sim-00001")]
+        rates.append(place.effect("mooncake", [node for node in nodes if node is not None], "r", START + days * 86400).rate)
+    assert rates[1] / rates[0] == pytest.approx(left)
 
 
 def test_every_kind_of_fault_has_a_case_here() -> None:
