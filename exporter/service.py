@@ -18,6 +18,8 @@ from exporter.archive.archive import Archive
 from exporter.cluster import Cluster
 from exporter.config import Config, Reloader
 from exporter.control import Conditions, Control, Event, Finished, Inventoried, Leading, Listener, Loaded, Stop
+from exporter.flags import Flags
+from exporter.flags import readings as flags_readings
 from exporter.inventory.static import from_config
 from exporter.launch import Launcher
 from exporter.launch.local import LocalLauncher
@@ -92,6 +94,8 @@ class Service:
                                                             cluster.inventory_age, cluster.requests(), cluster.other_leads)}
                 self._leader = lambda: cluster.election.holder if cluster.election is not None else ""
             archive = self._archive(cluster)
+            flags = Flags(cluster.api, self._config.conditions, who=cluster.identity) \
+                if cluster is not None and self._config.conditions.enabled else None
             nodes = cluster.inventory.snapshot if cluster is not None else partial(from_config, self._config.inventory, 0.0)
             pairing = Pairing(api=cluster.api if cluster is not None else None, node_of=lambda name: nodes().named(name))
             stack.callback(pairing.close)
@@ -106,6 +110,10 @@ class Service:
                 control.report(lambda: archived.readings(archive))
                 stack.callback(archive.close)
                 archive.start()
+            if flags is not None:
+                control.report(lambda: flags_readings(flags))
+                stack.callback(flags.close)
+                flags.start()
             if cluster is not None and (ec2 := cluster.inventory.ec2) is not None:
                 control.report(lambda: ec2facts.readings(ec2))
             stack.callback(self._end, control, launcher, launch.grace)

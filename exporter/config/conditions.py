@@ -35,4 +35,4 @@ class Conditions(Model):
     window: Annotated[Duration, Field(ge=60, le=604800)] = 3600.0
     """How far back flagging counts. The breaker closes when less than `share` was flagged in it and nothing more wants to be."""
     heartbeat: Annotated[Duration, Field(ge=30, le=86400)] = 300.0
-    """How often `lastHeartbeatTime` is renewed, and how long a foreign change of our condition stands before it is looked at again."""
+    """How often `lastHeartbeatTime` of a condition that is False is renewed."""

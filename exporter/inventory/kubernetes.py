@@ -165,7 +165,7 @@ class KubernetesInventory:
             probe_pods=sum(load.probe for load in loads), ready="Ready" in facts.conditions, schedulable=facts.schedulable,
             deleting=facts.deleting, disk_pressure="DiskPressure" in facts.conditions,
             pressures=tuple(name for name in BAD_CONDITIONS if name in facts.conditions), taints=facts.taints, created=facts.created,
-            labels=labels, annotations=facts.annotations,
+            fabric=facts.fabric, labels=labels, annotations=facts.annotations,
             images={self._image_names[name]: size for name, size in facts.images.items()}, images_listed=facts.images_listed,
             image_bytes=facts.image_bytes)
 

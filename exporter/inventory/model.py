@@ -71,6 +71,16 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
+class Fabric:
+    """The condition `EfaFabricHealthy` as it stands on a node, whoever wrote it. `since` is its last transition, Unix seconds."""
+
+    status: str
+    reason: str
+    message: str
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
 class Node:
     """One node at one moment.
 
@@ -121,6 +131,7 @@ class Node:
     disk_free: int | None = None
     """Bytes free on the image file system."""
     taints: tuple[Taint, ...] = ()
+    fabric: Fabric | None = None
     created: float | None = None
     labels: Mapping[str, str] = field(default_factory=lambda: NOTHING)
     """Only those that a gate, a selector or a metric looks at."""

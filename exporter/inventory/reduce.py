@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from exporter.inventory.model import Taint
+from exporter.inventory.model import Fabric, Taint
 from exporter.kube import quantity
 
 Json = dict[str, Any]
@@ -22,6 +22,8 @@ KEPT_LABELS = ("kubernetes.io/hostname", "node.kubernetes.io/instance-type", "to
 KEPT_ANNOTATIONS = ("efa-pulse.io/", "cluster-autoscaler.kubernetes.io/", "karpenter.sh/")
 NODEGROUP_LABELS = ("eks.amazonaws.com/nodegroup", "karpenter.sh/nodepool", "sagemaker.amazonaws.com/instance-group-name")
 FENCE = "efa-pulse.io/fence"
+FABRIC = "EfaFabricHealthy"
+"""Type of the node condition that the service writes where it is switched on."""
 CPU, MEMORY, PODS, HUGEPAGES = "cpu", "memory", "pods", "hugepages-2Mi"
 
 
@@ -38,6 +40,7 @@ class NodeFacts:
     taints: tuple[Taint, ...]
     conditions: frozenset[str]
     """Types of the conditions that are true."""
+    fabric: Fabric | None
     schedulable: bool
     deleting: bool
     created: float | None
@@ -80,6 +83,7 @@ def node_facts(node: Json, *, resources: tuple[str, str], selector: Mapping[str,
         annotations={key: str(value) for key, value in notes.items() if key.startswith(KEPT_ANNOTATIONS)},
         network_nodes=tuple(layers), taints=taints,
         conditions=frozenset(sys.intern(str(one.get("type"))) for one in status.get("conditions") or [] if one.get("status") == "True"),
+        fabric=_fabric(status.get("conditions") or []),
         schedulable=not spec.get("unschedulable"), deleting=bool(meta.get("deletionTimestamp")),
         created=_time(meta.get("creationTimestamp")),
         images={name: size for name, size in there.items() if name in images}, images_listed=len(listed),
@@ -141,6 +145,14 @@ def canonical(image: str) -> str:
 
 def _room(allocatable: Json, resources: tuple[str, str]) -> dict[str, int]:
     return {name: _amount(name, allocatable[name]) for name in (*resources, CPU, MEMORY, PODS, HUGEPAGES) if name in allocatable}
+
+
+def _fabric(conditions: list[Json]) -> Fabric | None:
+    for one in conditions:
+        if one.get("type") == FABRIC:
+            return Fabric(str(one.get("status")), str(one.get("reason") or ""), str(one.get("message") or ""),
+                          _time(one.get("lastTransitionTime")) or 0.0)
+    return None
 
 
 def _add(total: dict[str, int], container: Json) -> None:

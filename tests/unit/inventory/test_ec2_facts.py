@@ -86,13 +86,6 @@ def test_what_types_have_comes_from_ec2(moto: Any) -> None:
     assert found["p5.48xlarge"].cards == 32
 
 
-def test_placement_groups_come_from_ec2_and_instances_that_are_gone_cost_the_others_nothing(moto: Any) -> None:
-    image = moto.describe_images()["Images"][0]["ImageId"]
-    run = moto.run_instances(ImageId=image, MinCount=2, MaxCount=2, InstanceType="p4d.24xlarge", Placement={"GroupName": "ml"})
-    ids = [one["InstanceId"] for one in run["Instances"]]
-    assert Calls(moto).placements([*ids, ID]) == dict.fromkeys(ids, ("ml", None))
-
-
 def stubbed() -> tuple[Any, Stubber]:
     client = boto3.session.Session().client("ec2", region_name="us-west-2")
     return client, Stubber(client)
@@ -113,6 +106,24 @@ def test_network_nodes_come_from_ec2_over_several_pages() -> None:
         found = Calls(client).topology([ID, OTHER], {"p5.48xlarge"})
     assert found == {ID: tuple(layers[0]), OTHER: tuple(layers[1])}
     stub.assert_no_pending_responses()
+
+
+def test_placement_groups_and_reservations_come_from_ec2_and_instances_that_are_gone_are_left_out() -> None:
+    """moto knows no placement groups."""
+    client, stub = stubbed()
+    placed = [{"InstanceId": ID, "Placement": {"GroupName": "ml"}, "CapacityReservationId": "cr-1"},
+              {"InstanceId": OTHER, "Placement": {"GroupName": ""}}]
+    stub.add_response("describe_instances", {"Reservations": [{"Instances": [one]} for one in placed]},
+                      {"Filters": [{"Name": "instance-id", "Values": [ID, OTHER, "i-0aaaaaaaaaaaaaaaa"]}]})
+    with stub:
+        assert Calls(client).placements([ID, OTHER, "i-0aaaaaaaaaaaaaaaa"]) == {ID: ("ml", "cr-1"), OTHER: (None, None)}
+
+
+def test_instances_that_moto_runs_are_found(moto: Any) -> None:
+    image = moto.describe_images()["Images"][0]["ImageId"]
+    run = moto.run_instances(ImageId=image, MinCount=2, MaxCount=2, InstanceType="p4d.24xlarge")
+    ids = [one["InstanceId"] for one in run["Instances"]]
+    assert Calls(moto).placements([*ids, ID]) == dict.fromkeys(ids, (None, None))
 
 
 def test_an_instance_that_is_gone_makes_topology_be_asked_by_type() -> None:
