@@ -58,7 +58,7 @@ def tell(book: Baselines, nodes: Mapping[str, Node], run: Run) -> Verdict:
 
 def rounds(book: Baselines, nodes: Mapping[str, Node], speeds: Mapping[str, float], count: int, *, start: float = T,
            versions: Mapping[str, str] | Mapping[str, Mapping[str, str]] | None = None) -> list[Verdict]:
-    """So many rounds of disjoint pairs by the circle method, half an hour apart. A pair is as fast as its slower node, give or take 0.5 %."""
+    """So many rounds of disjoint pairs by the circle method, half an hour apart. A pair is as fast as its slower node, within 0.5 %."""
     names = list(nodes)
     found: list[Verdict] = []
     for number in range(count):

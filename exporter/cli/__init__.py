@@ -7,7 +7,24 @@ import sys
 import typer
 from typer.exceptions import TyperException
 
-from exporter.cli import canary, check, demo, explain, history, parse, pause, plan, probe, rules, service, simulate, status, validate
+from exporter.cli import (
+    baseline,
+    canary,
+    check,
+    dashboards,
+    demo,
+    explain,
+    history,
+    parse,
+    pause,
+    plan,
+    probe,
+    rules,
+    service,
+    simulate,
+    status,
+    validate,
+)
 from exporter.cli.exits import Exit, NotMeasuredError, UsageError
 from exporter.cli.interrupts import interruptible
 from exporter.config import ConfigError
@@ -36,6 +53,8 @@ app.command("explain")(explain.explain)
 app.command("history")(history.history)
 app.command("check-config")(check.check_config)
 app.command("rules")(rules.rules)
+app.add_typer(dashboards.app, name="dashboards")
+app.add_typer(baseline.app, name="baseline")
 app.add_typer(parse.app, name="parse")
 
 

@@ -13,6 +13,8 @@ from exporter.cli.exits import Exit, NotMeasuredError, UsageError
 from exporter.cluster import ClusterUnavailableError
 from exporter.config import Config
 from exporter.kube.api import ClusterError
+from exporter.memory import LockedError
+from exporter.plan.journal import JournalError
 from exporter.publish.webconfig import WebConfigError
 from exporter.service import Service
 
@@ -31,6 +33,8 @@ def run(
         raise UsageError(str(error)) from None
     try:
         service.run()
+    except (LockedError, JournalError) as error:
+        raise UsageError(f"baselines.file: {error}") from None
     except (ClusterError, ClusterUnavailableError) as error:
         raise NotMeasuredError(str(error)) from None
     return Exit.OK

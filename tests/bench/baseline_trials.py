@@ -108,7 +108,8 @@ class Weeks:
                                           latency={}, iterations=[], wrong=None, batch=1, cold=None, variant=None)
         results = tuple(Result.model_construct(
             schema_=SCHEMA, run_id=run_id, probe=PROBE, target="", role=None, rank=rank, world_size=2, node=node.name, started=ended - 8,
-            finished=ended, outcome=Ended.OK, reason=Reason.OK, message="", measure=None, phases={}, measurements=[row] if rank == 0 else [], stream=None,
+            finished=ended, outcome=Ended.OK, reason=Reason.OK, message="",
+            measure=None, phases={}, measurements=[row] if rank == 0 else [], stream=None,
             findings=[], evidence=None, throttling=None, versions=NEW if new[rank] else OLD, shape={"batch": 8})
             for rank, node in enumerate((one, other)))
         spec = RunSpec(run_id, PROBE, "", (one.name, other.name), "any", 60.0)
