@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from hypothesis import given, settings
@@ -47,7 +48,7 @@ def test_every_pod_is_visited_within_the_interval(prefill: int, decode: int) -> 
     seen = drive(Visits(INTERVAL), pods, 1e6, 3 * INTERVAL)
     for name, times in seen.items():
         ends = [1e6, *times, 1e6 + 3 * INTERVAL]
-        assert max(after - before for before, after in zip(ends, ends[1:], strict=False)) <= INTERVAL, name
+        assert max(after - before for before, after in itertools.pairwise(ends)) <= INTERVAL, name
 
 
 def test_the_whole_product_is_covered_in_time() -> None:

@@ -164,8 +164,8 @@ def test_taking_a_witness_away_never_proves_efa(node: str, how: str, noise: int)
 
 
 def canary(section: Pd) -> Run:
-    result = Result.model_validate({"run_id": "r", "probe": "canary", "target": "chat", "node": "exporter", "started": 9.0, "finished": 21.0,
-                                    "measure": {"start": 10.0, "end": 20.0}, "reason": Reason.OK, "pd": section})
+    result = Result.model_validate({"run_id": "r", "probe": "canary", "target": "chat", "node": "exporter", "started": 9.0,
+                                    "finished": 21.0, "measure": {"start": 10.0, "end": 20.0}, "reason": Reason.OK, "pd": section})
     return Run(RunSpec("r", "canary", "chat", ("exporter",), "any", 60.0), (result,), 9.0, 21.0)
 
 
