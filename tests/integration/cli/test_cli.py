@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from doubles.llmd import llm_d
 
 from exporter.cli.demo import simulated_endpoint
 
@@ -128,6 +129,17 @@ def test_canary_prints_the_times_of_each_request() -> None:
     stream = document[0]["results"][0]["stream"]
     assert 0.15 < stream["ttft"] < 1.0
     assert stream["output_tokens"] == 32
+
+
+def test_canary_of_a_pair_prints_both_legs_and_what_the_answer_is_worth() -> None:
+    with llm_d() as there:
+        done = cli("canary", "--url", there.decode.house.url, "--prefill", there.prefill.house.url, "--stack", "vllm",
+                   "--model", "canary-model", "--max-tokens", "32")
+        assert there.legs() == ([200], [200])
+    assert "prefill leg ok in" in done.stdout, done.stdout + done.stderr
+    assert "0 of 1 codes copied" in done.stdout
+    refused = cli("canary", "--url", "http://h", "--model", "m", "--stack", "vllm", "--route", "pair")
+    assert "route pair needs prefill" in refused.stderr
 
 
 def test_a_canary_that_finds_nobody_is_bad() -> None:

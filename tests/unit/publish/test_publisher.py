@@ -206,7 +206,7 @@ class TestService:
         publisher.runs_left_out("missed", 4)
         publisher.runs_left_out("busy")
         found = {dict(labels)["why"]: value for labels, value in series_of(publisher.commit(), "efapulse_runs_left_out_total").items()}
-        assert found == {"overlap": 4.0, "paused": 1.0, "missed": 4.0, "busy": 1.0, "queue_full": 0.0, "error": 0.0}
+        assert found == {"overlap": 4.0, "paused": 1.0, "missed": 4.0, "busy": 1.0, "queue_full": 0.0, "error": 0.0, "shed": 0.0}
 
     def test_gates_and_pause(self, publisher: Publisher) -> None:
         publisher.gate("quiet_window", True)
