@@ -97,7 +97,6 @@ class Decider:
         """Our last word by instance id: status and reason."""
         self._since: dict[str, float] = {}
         """When a node that is flagged was flagged."""
-        self.open = False
 
     def turn(self, now: float, nodes: Sequence[Standing]) -> Decision:
         """Decide at `now` (Unix seconds). Whoever reads it writes the changes; `wrote` says what was."""
@@ -122,9 +121,7 @@ class Decider:
                     continue
                 lately.add(one.instance_id)
             changes.append(change)
-        # Open it stays, once too many wanted to be flagged, until the window has room again for all that do.
-        self.open = bool(held) or (self.open and len(lately) >= allowed)
-        return Decision(tuple(changes), tuple(held), self.open, tuple(sorted(one.name for one in nodes if self._flagged(one))))
+        return Decision(tuple(changes), tuple(held), bool(held), tuple(sorted(one.name for one in nodes if self._flagged(one))))
 
     def wrote(self, change: Change, now: float) -> None:
         """A change was written."""

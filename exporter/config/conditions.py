@@ -33,6 +33,6 @@ class Conditions(Model):
     least: Annotated[int, Field(ge=1, le=1000)] = 1
     """So many nodes may be flagged however small the fleet is."""
     window: Annotated[Duration, Field(ge=60, le=604800)] = 3600.0
-    """How far back flagging counts. The breaker closes when less than `share` was flagged in it and nothing more wants to be."""
+    """How far back flagging counts. The breaker closes when all that want to be flagged have room in it again."""
     heartbeat: Annotated[Duration, Field(ge=30, le=86400)] = 300.0
     """How often `lastHeartbeatTime` of a condition that is False is renewed."""

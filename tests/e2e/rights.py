@@ -25,6 +25,24 @@ PROBES = [
     {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaimtemplates"], "verbs": ["create"]},
 ]
 
+CONDITIONS = [{"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]}]
+EVENTS = [{"apiGroups": [""], "resources": ["events"], "verbs": ["create"]}]
+"""With `conditions.enabled`; Events of nodes live in namespace `default`."""
+
+
+def conditions_rights(config: Kubernetes) -> list[Json]:
+    """What `conditions.enabled` needs beside `rights`."""
+    subject = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": config.namespace}
+    api, name = "rbac.authorization.k8s.io", f"{config.install}-conditions"
+    return [
+        {"apiVersion": f"{api}/v1", "kind": "ClusterRole", "metadata": {"name": name}, "rules": CONDITIONS},
+        {"apiVersion": f"{api}/v1", "kind": "ClusterRoleBinding", "metadata": {"name": name}, "subjects": [subject],
+         "roleRef": {"apiGroup": api, "kind": "ClusterRole", "name": name}},
+        {"apiVersion": f"{api}/v1", "kind": "Role", "metadata": {"name": config.install, "namespace": "default"}, "rules": EVENTS},
+        {"apiVersion": f"{api}/v1", "kind": "RoleBinding", "metadata": {"name": config.install, "namespace": "default"},
+         "subjects": [subject], "roleRef": {"apiGroup": api, "kind": "Role", "name": config.install}},
+    ]
+
 
 def rights(config: Kubernetes) -> list[Json]:
     """ServiceAccount, roles and bindings of an installation."""
