@@ -2,6 +2,7 @@
 
     python -m probes run          run the worker that the EFA_PULSE_* environment describes (see probes/contract.py)
     python -m probes list         the probes and whether their engines are here, with versions
+    python -m probes selfcheck    whether this image is put together right (see probes/imagecheck.py)
     python -m probes schema       the JSON Schema of the result document
 """
 
@@ -37,6 +38,10 @@ def main(argv: list[str]) -> int:
 
         sys.stdout.write(json.dumps(describe(), indent=2) + "\n")
         return 0
+    if command == "selfcheck":
+        from probes.imagecheck import main as selfcheck
+
+        return selfcheck(argv[1:])
     if command == "schema" and len(argv) == 1:
         from probes.result import json_schema
 
