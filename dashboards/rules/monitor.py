@@ -47,7 +47,7 @@ GROUP = Group("efapulse.monitor", (
         "alerts that fire hand over to this one without a gap."),
     Alert(
         "EfaPulseReplicaDown", Severity.WARNING, MONITOR, "15m",
-        'sum without (instance, pod) (up{job=~"@job@"} == bool 0) > 0\nunless ignoring () absent(efapulse_build_info)',
+        'sum without (instance, pod) (up{job=~"@job@"} == bool 0) > 0\nand max without (instance, pod) (max_over_time(up{job=~"@job@"}[@bridge@])) == 1',
         "{{ $value }} exporter(s) of efa-pulse (job {{ $labels.job }}) cannot be scraped",
         "A replica is down or does not answer. With another one left nothing is lost, but the next failure is a gap.",
         "`up` is the only series of a target that does not answer. 15m outlast an upgrade of a node. It needs the name of the scrape job.",

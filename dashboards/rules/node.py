@@ -79,7 +79,7 @@ GROUP = Group("efapulse.nodes", (
         "mutes this; if the pair failed by chance, a newer pair replaces it."),
     Alert(
         "EfaPulseNicShareLow", Severity.WARNING, NODE, "1h",
-        f'efapulse:nic_share:ratio < @share@\nunless ignoring (device) ({HEALTHY}{{probe="node"}} == 0)',
+        f'efapulse:nic_share:ratio < @share@\nunless ignoring (device, probe) ({HEALTHY}{{probe="node"}} == 0)',
         "NIC {{ $labels.device }} of node {{ $labels.node }} carries {{ $value | humanizePercentage }} of what its neighbours do",
         "One EFA device of {{ $labels.node }} moves far fewer bytes than an average one of the same node in the same run: link, cable, "
         "PCIe "
