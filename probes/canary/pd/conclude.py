@@ -10,6 +10,7 @@ from probes.canary.params import CanaryParams
 from probes.canary.pd.params import PROVENANCE_SECONDS
 from probes.canary.pd.provenance import RefusedError, Tested, prove
 from probes.canary.pd.watch import PdWatch, Sent
+from probes.canary.stacks.signs import path_signs
 from probes.result import Pd, PdSays
 
 
@@ -32,7 +33,7 @@ def conclude(watch: PdWatch, params: CanaryParams, run: CanaryRun, seconds: floa
 
 
 def _sent(params: CanaryParams, run: CanaryRun) -> Sent:
-    return Sent(params.route, params.wire_connector, run.ttft_has_prefill)
+    return Sent(params.route, params.wire_connector, run.ttft_has_prefill, path_signs(run.headers, run.stream.request_id))
 
 
 def _with_reason(one: PdSays, tested: Tested) -> PdSays:

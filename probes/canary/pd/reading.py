@@ -112,6 +112,8 @@ def change(before: Reading, after: Reading) -> Change:
         elif kind == "counter":
             # A labelled counter may be absent before its first event; a page that had nothing at all is another matter.
             old = 0.0 if old is None else old
+            if name.endswith("_seconds") and value < old:
+                continue  # vLLM adds negative queue times for requests that never ran: no restart, and no figure either
             reset = reset or value < old
             grew[name] = value - old
     if after.ray and not after.silent:

@@ -49,23 +49,28 @@ def transfer(evidence: Evidence) -> Transfer:
 def split(evidence: Evidence, moved: Transfer, *, ttft: float | None, prefill_leg: float | None, ttft_has_prefill: bool) -> Split:
     """The parts of `ttft` (seconds from the first write). `prefill_leg` is the time of the prefill request where the canary sent it itself.
 
-    vLLM counts the wait for remote KV as queueing on decode, so the transfer is taken out there. The hand-over is what is left: it holds
-    the first decode step, and is only told where every other part is known.
+    vLLM counts the wait for remote KV as queueing on decode, so the transfer is taken out there; what it counts for requests that failed
+    is senseless, and a part longer than the whole is not told. The hand-over is what is left: it holds the first decode step, and is only
+    told where every other part is known.
     """
     if evidence.others() != 0 or ttft is None:
         return Split(transfer=moved.seconds)
-    waited = [_mean(evidence.prefill, "queue"), _mean(evidence.decode, "queue")]
+    waited = [_within(_mean(side, "queue"), ttft) for side in (evidence.prefill, evidence.decode)]
     if waited[1] is not None and moved.seconds is not None and "vllm" in evidence.decode.engines:
         waited[1] = max(0.0, waited[1] - moved.seconds)
     known = [one for one in waited if one is not None]
     queue = sum(known) if known else None
-    prefill = _mean(evidence.prefill, "prefill")
+    prefill = _within(_mean(evidence.prefill, "prefill"), ttft)
     if prefill_leg is not None and ttft_has_prefill:
         prefill = max(0.0, prefill_leg - (waited[0] or 0.0))
     handover = None
     if ttft_has_prefill and prefill is not None and moved.seconds is not None:
         handover = max(0.0, ttft - (queue or 0.0) - prefill - moved.seconds)
     return Split(queue, prefill, moved.seconds, handover)
+
+
+def _within(seconds: float | None, whole: float) -> float | None:
+    return seconds if seconds is not None and 0 <= seconds <= whole else None
 
 
 def _mean(side: Side, name: str) -> float | None:

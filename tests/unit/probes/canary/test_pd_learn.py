@@ -106,3 +106,10 @@ def test_an_engine_that_pushes_counts_on_the_prefill_side() -> None:
     assert transfer(evidence) == Transfer(1_000_000, 0.02)
     gauge = replace(sent, grew={"requests": 1.0, "kv_seconds": 0.03})
     assert transfer(replace(evidence, prefill=Side((gauge,)))) == Transfer(None, 0.03), "a gauge of the last transfer stands for itself"
+
+
+def test_a_part_longer_than_the_whole_is_not_told() -> None:
+    """Recorded: vLLM 0.32 adds queue times of half a minute, and of minus hours, for requests that failed."""
+    odd = pair(queue_seconds=30.1)
+    parts = split(odd, transfer(odd), ttft=0.4, prefill_leg=0.25, ttft_has_prefill=True)
+    assert parts.queue == pytest.approx(0.01), "prefill's own queue is still told"

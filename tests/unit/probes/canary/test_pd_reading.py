@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from probes.canary.pd.engines import CatalogError, catalog, load, plain
 from probes.canary.pd.exposition import SAMPLES_LIMIT, read
-from probes.canary.pd.reading import Reading, change, read_page
+from probes.canary.pd.reading import Change, Reading, change, read_page
 
 
 def test_a_page_of_vllm_gives_its_meters_in_base_units() -> None:
@@ -117,6 +117,42 @@ def test_the_recorded_pages_of_llm_d_are_read(samples: Path) -> None:
     assert (prefill.engine, prefill.silent, prefill.values["requests"]) == ("vllm", False, 5)
     assert (decode.engine, decode.silent, decode.values["prompt_tokens"]) == ("vllm", True, 860)
     assert (epp.engine, epp.values["decided_pd"], epp.values["decided_decode_only"], epp.values["failed_picks"]) == ("epp", 14, 7, 1)
+
+
+def recorded(samples: Path, role: str, before: str, after: str) -> Change:
+    pages = [read_page((samples / f"vllm_{role}_{moment}.txt").read_text(), role, role) for moment in (before, after)]
+    return change(*pages)
+
+
+def test_the_recorded_pages_of_vllm_around_a_disaggregated_request(samples: Path) -> None:
+    decode, prefill = recorded(samples, "decode", "idle", "after_pd"), recorded(samples, "prefill", "idle", "after_pd")
+    assert decode.usable
+    assert {name: decode.grew[name] for name in ("prompt_external", "prompt_local", "kv_bytes", "kv_transfers", "requests")} == {
+        "prompt_external": 326, "prompt_local": 0, "kv_bytes": 11 * 32 * 2048, "kv_transfers": 1, "requests": 1}
+    assert decode.block_tokens == 32
+    assert (prefill.grew["prompt_tokens"], prefill.grew["generation_tokens"], prefill.grew["requests"]) == (326, 1, 1)
+
+
+def test_the_recorded_pages_of_vllm_around_a_recompute(samples: Path) -> None:
+    decode = recorded(samples, "decode", "after_pd", "after_recompute")
+    assert (decode.grew["prompt_external"], decode.grew["prompt_local"], decode.grew["kv_bytes"]) == (0, 326, 0)
+    assert (decode.grew["external_queries"], decode.grew["external_hits"]) == (326, 0)
+    prefill = recorded(samples, "prefill", "after_pd", "after_recompute")
+    assert (prefill.grew["prompt_tokens"], prefill.usable) == (0, True)
+
+
+def test_the_recorded_pages_of_vllm_around_a_failed_transfer(samples: Path) -> None:
+    """The queue time of the request that failed is negative by hours: a sum that falls, and no restart. Hits count what was matched."""
+    decode = recorded(samples, "decode", "after_recompute", "after_failed_transfer")
+    assert decode.usable
+    assert (decode.grew["failed_transfers"], decode.grew["request_errors"], decode.grew["external_hits"]) == (1, 1, 326)
+    assert decode.grew["kv_bytes"] == 0
+    assert "queue_seconds" not in decode.grew
+
+
+def test_the_recorded_pages_of_smg(samples: Path) -> None:
+    router = recorded(samples, "router", "idle", "after_router")
+    assert (router.engine, router.grew["router_nixl"], router.grew["router_requests"]) == ("smg", 2, 2)
 
 
 def test_the_modes_of_smg_are_kept_apart() -> None:
