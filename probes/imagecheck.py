@@ -34,6 +34,7 @@ PLUGIN_FOLDERS = ("/opt/amazon/ofi-nccl/lib", "/opt/amazon/ofi-nccl/lib/x86_64-l
                   "/opt/aws-ofi-nccl/lib", "/usr/local/lib")
 
 _CACHED = re.compile(r"^\s*(lib\S+) \([^)]*\) => (\S+)$", re.MULTILINE)
+_FABRIC = re.compile(rb"\0FABRIC_(\d{1,3})\.(\d{1,3})(?=\0)")
 _SYMBOL = re.compile(r"version [`']([A-Z]+_[\d.]+)' not found")
 
 
@@ -61,6 +62,7 @@ def check(required: Iterable[str], *, efa: bool, places: Places | None = None) -
     if "nixl" in wanted:
         findings.append(_loads("nixl_plugin", _nixl_plugin(here), here, efa=efa,
                                absent=f"no {NIXL_PLUGIN} beside the nixl package"))
+        findings.append(_symbols(_nixl_plugin(here), here, efa=efa))
     if "nccl" in wanted or "uccl-ep" in wanted:
         findings.append(_loads("nccl_plugin", _nccl_plugin(here), here, efa=efa,
                                absent=f"none of {', '.join(NCCL_PLUGINS)} in {', '.join(here.plugins[:2])}, ..."))
@@ -133,6 +135,30 @@ def _loads(what: str, path: Path | None, here: Places, *, efa: bool, absent: str
     remedy = (f"it was linked with a newer library that has {symbol[1]}: take an older engine, or a newer EFA installer"
               if symbol else "install what it names, or put its folder on the library path")
     return Finding(check=what, ok=False if efa else None, seen=said, remedy=remedy)
+
+
+def _symbols(path: Path | None, here: Places, *, efa: bool) -> Finding:
+    """Whether libfabric has the symbol versions that a plugin was linked with: read from the files, so that no driver is needed."""
+    copies = libraries.libfabric_copies(here.libraries, here.packages)
+    if path is None or not copies:
+        return Finding(check="fabric_symbols", ok=None, seen="no plugin" if path is None else "no libfabric")
+    needed, there = _versions(path), _versions(Path(copies[0]))
+    if not needed:
+        return Finding(check="fabric_symbols", ok=None, seen=f"{path} names no version of libfabric's symbols")
+    newest = f"FABRIC_{max(needed)[0]}.{max(needed)[1]}"
+    shown = f"{copies[0]} has up to FABRIC_{max(there)[0]}.{max(there)[1]}" if there else f"{copies[0]} has none"
+    if max(needed) in there:
+        return Finding(check="fabric_symbols", ok=True, expected=newest, seen=shown)
+    return Finding(check="fabric_symbols", ok=False if efa else None, expected=newest, seen=f"{newest} is needed, {shown}",
+                   remedy="take an older NIXL, or a newer EFA installer (images/versions.env)")
+
+
+def _versions(path: Path) -> set[tuple[int, int]]:
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return set()
+    return {(int(one[1]), int(one[2])) for one in _FABRIC.finditer(data)}
 
 
 def _nixl_plugin(here: Places) -> Path | None:

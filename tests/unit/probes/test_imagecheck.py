@@ -29,14 +29,19 @@ def ran(listed: str = FI_LIST, cache: str = "", loading: Ran | None = None) -> C
     return run
 
 
+def symbols(*names: str) -> bytes:
+    """A piece of a library's string table."""
+    return b"ELF" + b"".join(b"\0" + name.encode() for name in names) + b"\0"
+
+
 @pytest.fixture
 def image(tmp_path: Path) -> Callable[..., Places]:
     """A made image in which everything is right, changed by what is given."""
     libraries, packages, plugins = tmp_path / "lib", tmp_path / "site-packages", tmp_path / "ofi"
     for folder in (libraries, packages / "nixl_cu13.libs" / "nixl", plugins):
         folder.mkdir(parents=True)
-    (libraries / "libfabric.so.1").touch()
-    (packages / "nixl_cu13.libs" / "nixl" / "libplugin_LIBFABRIC.so").touch()
+    (libraries / "libfabric.so.1").write_bytes(symbols("FABRIC_1.0", "FABRIC_1.7", "FABRIC_1.9"))
+    (packages / "nixl_cu13.libs" / "nixl" / "libplugin_LIBFABRIC.so").write_bytes(symbols("FABRIC_1.0", "FABRIC_1.7"))
     (plugins / "libnccl-net.so").touch()
 
     def make(**changes: Any) -> Places:
@@ -58,7 +63,7 @@ def test_nothing_is_wrong_with_a_good_image(image: Callable[..., Places]) -> Non
     findings = check(ALL, efa=True, places=image())
     assert bad(findings) == {}
     assert {one.check for one in findings if one.ok} == {f"engine_{name}" for name in ALL} | {
-        "libfabric_copies", "libcuda_stub", "efa_provider", "nixl_plugin", "nccl_plugin"}
+        "libfabric_copies", "libcuda_stub", "efa_provider", "nixl_plugin", "fabric_symbols", "nccl_plugin"}
 
 
 def test_an_engine_that_does_not_import_is_named(image: Callable[..., Places]) -> None:
@@ -107,6 +112,21 @@ def test_a_plugin_linked_with_a_newer_libfabric_says_which_symbol(image: Callabl
     found = bad(check(["nixl"], efa=True, places=image(run=ran(loading=Ran(1, said)))))
     assert list(found) == ["nixl_plugin"]
     assert "FABRIC_1.10" in str(found["nixl_plugin"].remedy)
+
+
+def test_symbols_are_compared_without_loading_anything(image: Callable[..., Places], tmp_path: Path) -> None:
+    (tmp_path / "site-packages" / "nixl_cu13.libs" / "nixl" / "libplugin_LIBFABRIC.so").write_bytes(symbols("FABRIC_1.7", "FABRIC_1.10"))
+    found = bad(check(["nixl"], efa=True, places=image()))
+    assert list(found) == ["fabric_symbols"]
+    assert found["fabric_symbols"].seen == f"FABRIC_1.10 is needed, {tmp_path / 'lib' / 'libfabric.so.1'} has up to FABRIC_1.9"
+
+
+def test_the_real_plugin_of_this_environment_names_what_it_was_linked_with(tmp_path: Path) -> None:
+    (tmp_path / "libfabric.so.1").write_bytes(symbols("FABRIC_1.9"))
+    found = {one.check: one for one in check(["nixl"], efa=True, places=Places(libraries=[str(tmp_path)]))}
+    if found["fabric_symbols"].seen == "no plugin":
+        pytest.skip("nixl is not installed here")
+    assert found["fabric_symbols"].expected == "FABRIC_1.10", "nixl 1.5.1; 1.4.1 needs FABRIC_1.7"
 
 
 def test_without_the_plugin_nccl_would_go_over_tcp(image: Callable[..., Places]) -> None:
