@@ -20,6 +20,7 @@ from exporter.config import Config, Reloader
 from exporter.control import Conditions, Control, Event, Finished, Inventoried, Leading, Listener, Loaded, Stop
 from exporter.flags import Flags
 from exporter.flags import readings as flags_readings
+from exporter.grafana.annotator import Annotator
 from exporter.inventory.static import from_config
 from exporter.launch import Launcher
 from exporter.launch.local import LocalLauncher
@@ -125,6 +126,10 @@ class Service:
                 self._reloader.start()
             self._server.start()
             self._serving = True
+            if self._config.grafana.annotations.enabled:
+                annotator = Annotator(self._config.grafana, lambda: self._board.snapshot)
+                stack.callback(annotator.close)
+                annotator.start()
             if cluster is not None and not cluster.start(lambda: not self._wishes.empty()):
                 return
             self._server.ready(True)

@@ -13,6 +13,7 @@ from exporter.config.baselines import Baselines
 from exporter.config.canary import Canary
 from exporter.config.conditions import Conditions
 from exporter.config.ec2 import Ec2
+from exporter.config.grafana import Grafana
 from exporter.config.inventory import Inventory, host_name
 from exporter.config.jobs import Job
 from exporter.config.kubernetes import Kubernetes
@@ -74,6 +75,8 @@ class Config(Model):
     """What is published, and how much of it."""
     server: Server = Server()
     """The metrics server."""
+    grafana: Grafana = Grafana()
+    """Annotations in Grafana."""
     logging: Logging = Field(default=Logging())
     """The service's own log."""
 
@@ -90,7 +93,9 @@ class Config(Model):
         """Every file and secret that the configuration names."""
         found = [Reference(("server", "web_config"), file=self.server.web_config),
                  Reference(("server", "bearer_token"), secret=self.server.bearer_token),
-                 Reference(("kubernetes", "kubeconfig"), file=self.kubernetes.kubeconfig)]
+                 Reference(("kubernetes", "kubeconfig"), file=self.kubernetes.kubeconfig),
+                 Reference(("grafana", "token"), secret=self.grafana.token),
+                 Reference(("grafana", "ca_file"), file=self.grafana.ca_file, certificates=True)]
         for index, target in enumerate(self.canary.targets):
             found.append(Reference(("canary", "targets", index, "ca_file"), file=target.ca_file, certificates=True))
             found.append(Reference(("canary", "targets", index, "key"), secret=target.key))
