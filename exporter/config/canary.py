@@ -167,11 +167,11 @@ class CanaryTarget(Model):
 
     def deadline(self, kind: Kind, route: str) -> float:
         """Longest time of one run, seconds: the request, its proof, and what a worker needs beside them."""
-        request = self.request(kind).longest
         if self.pd is None:
-            return request + OVERHEAD_SECONDS
-        pair = request if route == "pair" else 0.0  # a second leg, at worst as long
-        return request + pair + PdParams(pages=(ANY_PAGE,), provenance=self.pd.provenance and route == "pair").longest + OVERHEAD_SECONDS
+            return self.request(kind).longest + OVERHEAD_SECONDS
+        proof = PdParams(pages=(ANY_PAGE,), provenance=self.pd.provenance and route == "pair")
+        legs = {"route": "pair", "prefill": "http://pod"} if route == "pair" else {}
+        return CanaryParams.model_validate({**self.spec(kind), **legs, "pd": proof}).longest + OVERHEAD_SECONDS
 
 
 class Courtesy(Model):
