@@ -164,6 +164,7 @@ class Control:
         self._described: dict[str, tuple[str, str | None, str | None, str | None]] = {}
         self._listeners: list[Listener] = [board.verdict] if board is not None else []
         self._reporters: list[Reporter] = []
+        self._worries: list[Callable[[], Iterable[str]]] = []
         self._board, self._look = board, Look()
         self._survey = survey or Survey(publisher)
         self._memory = Memory(config, publisher, fleet=fleet, alone=make_fleet is None and fleet is None)
@@ -186,6 +187,10 @@ class Control:
     def report(self, reporter: Reporter) -> None:
         """Publish what `reporter` tells, every few seconds, from the loop's thread; it must not wait."""
         self._reporters.append(reporter)
+
+    def worry(self, troubles: Callable[[], Iterable[str]]) -> None:
+        """Show on the status page what `troubles` tells, in words; it is asked in the loop's thread and must not wait."""
+        self._worries.append(troubles)
 
     @property
     def jobs(self) -> list[Job]:
@@ -256,10 +261,11 @@ class Control:
     def _looked(self) -> Looked:
         """What the status board is told of this turn."""
         conditions = self._conditions()
-        return self._look.now(self._clock(), config=self._config, jobs=self._jobs.values(), scheduler=self._scheduler,
-                              dispatcher=self._dispatcher, fleet=self._fleet,
-                              leading=self._leading if self._make_fleet is not None else None, paused=conditions.held,
-                              background=conditions.background, loaded=self._taken)
+        looked = self._look.now(self._clock(), config=self._config, jobs=self._jobs.values(), scheduler=self._scheduler,
+                                dispatcher=self._dispatcher, fleet=self._fleet,
+                                leading=self._leading if self._make_fleet is not None else None, paused=conditions.held,
+                                background=conditions.background, loaded=self._taken)
+        return replace(looked, troubles=tuple(trouble for worry in self._worries for trouble in worry()))
 
     def _tell_of_fleet(self) -> None:
         """Publish what is seen of the fleet, and of the connection to the cluster, when it is time to look."""

@@ -109,14 +109,17 @@ class Service:
             stack.enter_context(self._signals())
             if archive is not None:
                 control.report(lambda: archived.readings(archive))
+                control.worry(lambda: [f"archive: {archive.trouble}"] if archive.trouble else [])
                 stack.callback(archive.close)
                 archive.start()
             if flags is not None:
                 control.report(lambda: flags_readings(flags))
+                control.worry(lambda: [f"node conditions: {flags.trouble}"] if flags.trouble else [])
                 stack.callback(flags.close)
                 flags.start()
             if cluster is not None and (ec2 := cluster.inventory.ec2) is not None:
                 control.report(lambda: ec2facts.readings(ec2))
+                control.worry(lambda: [f"EC2: {trouble}" for trouble in ec2.troubles])
             stack.callback(self._end, control, launcher, launch.grace)
             self._loop = threading.Thread(target=control.run, name="control")
             self._loop.start()

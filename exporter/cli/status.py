@@ -110,6 +110,7 @@ def _notes(document: Json) -> list[str]:
     if document["paused"] is not None:
         notes.append(f"  paused: {document['paused']}")
     notes += [f"  {probe}: {why}" for probe, why in sorted(document["quiet"].items())]
+    notes += [f"  {trouble}" for trouble in document.get("troubles", [])]
     if not document["config"]["ok"]:
         first = str(document["config"]["error"]).splitlines()[0] if document["config"]["error"] else "no reason told"
         notes.append(f"  the last configuration was refused and the one before is in use: {first}")

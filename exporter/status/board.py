@@ -67,6 +67,8 @@ class Looked:
     config_ok: bool = True
     config_error: str | None = None
     config_at: float | None = None
+    troubles: tuple[str, ...] = ()
+    """What other parts cannot do now: the archive, EC2, node conditions."""
 
 
 @dataclass(frozen=True)

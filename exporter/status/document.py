@@ -41,7 +41,7 @@ def status(snapshot: Snapshot, now: float, *, notable: bool = False) -> Json:
         "schema": SCHEMA, "at": snapshot.at, "now": now, "version": looked.version, "stale": stale,
         "health": _health(states, stale=stale, found=bool(snapshot.cases.findings)),
         "leading": looked.leading, "leader": looked.leader, "paused": looked.paused, "quiet": dict(looked.quiet),
-        "config": {"ok": looked.config_ok, "error": looked.config_error, "at": looked.config_at},
+        "troubles": list(looked.troubles), "config": {"ok": looked.config_ok, "error": looked.config_error, "at": looked.config_at},
         "counts": {"nodes": len({row["node"] for row in rows}), "states": states, "runs": snapshot.runs, "running": len(looked.running),
                    "closed_gates": len(gates)},
         "nodes": shown, "canaries": [row for row in canaries if not notable or row["state"] != "good"],
