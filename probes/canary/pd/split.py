@@ -39,10 +39,9 @@ def transfer(evidence: Evidence) -> Transfer:
         return Transfer()
     for side in (evidence.decode, evidence.prefill):
         moved, seconds = side.any_grew("kv_bytes"), side.any_grew("kv_seconds")
-        if moved is not None or seconds is not None:
+        if moved or seconds:
             timed = side.any_grew("kv_timed")
-            each = seconds / timed if seconds is not None and timed else seconds
-            return Transfer(round(moved) if moved is not None else None, each)
+            return Transfer(round(moved) if moved else None, (seconds / timed if timed else seconds) if seconds else None)
     return Transfer()
 
 

@@ -113,3 +113,8 @@ def test_a_part_longer_than_the_whole_is_not_told() -> None:
     odd = pair(queue_seconds=30.1)
     parts = split(odd, transfer(odd), ttft=0.4, prefill_leg=0.25, ttft_has_prefill=True)
     assert parts.queue == pytest.approx(0.01), "prefill's own queue is still told"
+
+
+def test_a_transfer_that_was_not_made_took_no_time() -> None:
+    none = pair(kv_bytes=0.0, kv_transfers=0.0, kv_seconds=0.0, kv_timed=0.0)
+    assert transfer(none) == Transfer()
