@@ -33,6 +33,8 @@ class Variable:
     label: str
     matchers: tuple[str, ...] = ()
     multi: bool = True
+    everything: str = ".*"
+    """What All stands for, a regular expression."""
 
     def builder(self) -> dashboard.QueryVariable:
         """For the board."""
@@ -41,7 +43,8 @@ class Variable:
                 .datasource(SOURCE).refresh(m.VariableRefresh.ON_TIME_RANGE_CHANGED).sort(m.VariableSort.ALPHABETICAL_ASC))
         if not self.multi:
             return made
-        return made.multi(True).include_all(True).all_value(".*").current(m.VariableOption(selected=True, text="All", value="$__all"))
+        return made.multi(True).include_all(True).all_value(self.everything).current(
+            m.VariableOption(selected=True, text="All", value="$__all"))
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ def number(title: str, description: str, expr: str, unit: str, *, steps: Steps =
 def lines(title: str, description: str, queries: Sequence[Query], unit: str, *, width: int = 12, height: int = 8, stacked: bool = False,
           bars: bool = False, colours: Mapping[str, str] | None = None, runbooks: Sequence[str] = (), low: float | None = 0.0,
           high: float | None = None, logarithmic: bool = False) -> Panel:
-    """Values over time. Every series is in the legend with its last and its largest value."""
+    """Values over time; bars are stacked. Every series is in the legend with its last and its largest value."""
     panel = (timeseries.Panel().title(title).description(description).datasource(SOURCE).unit(unit).span(width).height(height)
              .no_value("no data").line_width(1).fill_opacity(25 if stacked or bars else 0).show_points(c.VisibilityMode.AUTO)
              .draw_style(c.GraphDrawStyle.BARS if bars else c.GraphDrawStyle.LINE).span_nulls(False)
@@ -105,7 +105,7 @@ def lines(title: str, description: str, queries: Sequence[Query], unit: str, *, 
                 m.DynamicConfigValue("custom.lineWidth", 2), m.DynamicConfigValue("custom.fillOpacity", 0)])
     for name, colour in (colours or {}).items():
         panel = panel.override_by_name(name, [m.DynamicConfigValue("color", {"mode": "fixed", "fixedColor": colour})])
-    if stacked:
+    if stacked or bars:
         panel = panel.stacking(common.StackingConfig().mode(c.StackingMode.NORMAL).group("A"))
     if logarithmic:
         panel = panel.scale_distribution(common.ScaleDistributionConfig().type(c.ScaleDistribution.LOG).log(10))

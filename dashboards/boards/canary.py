@@ -110,7 +110,7 @@ _ERRORS = Row("Objectives and errors by kind", [
              Query(f"count by ({_WHO}, result) (increase({_COUNTS}[$__range])"
                    " > 0)", "counts"),
          ], [Column("target"), Column("route"), Column("prompt"), Column("result"), Column("requests", COUNT),
-             Column("counts", words={"1": ("yes", RED)})], sort=("requests", True)),
+             Column("counts", words={"1": ("yes", RED)})], sort=("requests", True), width=12),
 ])
 
 _PROOF = Row("Does KV move, how fast, and is the answer right", [
@@ -185,17 +185,20 @@ _POD = Row("Prefill and decode pods", [
              Column("KV transfer", SECONDS), Column("running", COUNT), Column("waiting", COUNT), Column("KV in use", RATIO),
              Column("last ok", SECONDS), Column("cluster")], sort=("TTFT", True), height=10),
     lines("Pods found", "Engine pods that discovery found, by role.",
-          [Query("max by (target, role) (" + pick("efapulse_pd_pods", "target") + ")", "{{target}} {{role}}")], COUNT, width=6),
+          [Query("max by (target, role) (" + pick("efapulse_pd_pods", "target") + ")", "{{target}} {{role}}")], COUNT, width=8),
     lines("Pods and pairs visited", "Share of the ready pods of a role visited within `pod_interval`, and of all pairs since both are "
           "there.",
           [Query("max by (target, role) (" + pick("efapulse_pd_pod_coverage_ratio", "target") + ")", "{{target}} {{role}}"),
-           Query("max by (target) (" + pick("efapulse_pd_pair_coverage_ratio", "target") + ")", "{{target}} pairs")], RATIO, width=6,
+           Query("max by (target) (" + pick("efapulse_pd_pair_coverage_ratio", "target") + ")", "{{target}} pairs")], RATIO, width=8,
           high=1.0),
     rows("Findings about the configuration", "What is wrong with how prefill and decode are set up, as found now.",
          [Query("max by (cluster, target, finding) (" + pick("efapulse_pd_findings", "target") + ") > 0", "findings")],
-         [Column("target"), Column("finding"), Column("findings", COUNT, steps=((None, RED),)), Column("cluster")], width=6),
+         [Column("target"), Column("finding"), Column("findings", COUNT, steps=((None, RED),)), Column("cluster")], width=8),
+    lines("Visits to pods that warm up", "Requests to engine pods that are young and gave no good answer yet, by result: they are no canary "
+          "requests.", [Query("sum by (target, result) (increase(" + pick("efapulse_pd_warmup_requests_total", "target") + "[$window]))",
+                              "{{target}} {{result}}")], COUNT, width=12, bars=True),
     lines("Start of engine pods", "Mean time from the start of an engine container to the first good answer through it.",
-          [Query(mean("efapulse_pd_startup_seconds", "target, role, start", "target"), "{{target}} {{role}} {{start}}")], SECONDS, width=6),
+          [Query(mean("efapulse_pd_startup_seconds", "target, role, start", "target"), "{{target}} {{role}} {{start}}")], SECONDS, width=12),
 ])
 
 _CLIENT = Row("Can the client be trusted", [

@@ -29,6 +29,7 @@ _FIGURE = "cluster, probe, operation, bytes, memory, kind"
 _NORM = "cluster, probe, operation, bytes, memory, kind, instance_type, stratum"
 _RATE = latest(pick("efapulse_node_bandwidth_bytes_per_second", "probe", "operation"))
 _AGAINST = f"{_RATE} / on ({_FIGURE}) group_left () quantile by ({_FIGURE}) (0.5, {_RATE})"
+_STATE, _END = 'state="', '"'
 _SHARE = ((None, RED), (0.7, ORANGE), (0.85, YELLOW), (0.95, GREEN))
 _TRANSPORTS = {"efa_rdma": GREEN, "efa_no_rdma": YELLOW, "efa_partial": ORANGE, "tcp": RED, "intra_node": BLUE, "indeterminate": GREY}
 
@@ -60,15 +61,21 @@ _BASELINE = Row("Against what was learned", [
               Query(f"max by ({_NORM}) ({pick('efapulse_baseline_bandwidth_bytes_per_second', 'probe', 'operation')}) * clamp_min(1 - 3 * "
                     f"max by ({_NORM}) ({pick('efapulse_baseline_spread_ratio', 'probe', 'operation')}), 0)",
                     "3 deviations below: {{probe}} {{operation}} {{stratum}}", threshold=True)], BYTES_RATE, runbooks=[]),
-    lines("Nodes against their baseline", "The ten nodes lowest against what their kind of node, distance and software usually reaches.",
-          [Query("bottomk(10, min by (node, probe) (" + pick("efapulse_node_to_baseline_ratio", "probe", "operation") + "))",
-                 "{{node}} {{probe}}")], RATIO),
-    lines("Nodes against their peers", "The ten nodes lowest against the median of those that were measured alike in the last round.",
-          [Query("bottomk(10, min by (node, probe) (" + pick("efapulse_node_to_peers_ratio", "probe", "operation") + "))",
-                 "{{node}} {{probe}}")], RATIO),
-    lines("Nodes against their hardware", "The ten nodes lowest against the line rate of the EFA devices that the run had.",
-          [Query("bottomk(10, min by (node, probe) (" + pick("efapulse_node_to_ceiling_ratio", "probe", "operation") + "))",
-                 "{{node}} {{probe}}")], RATIO),
+    lines("How far nodes are apart",
+          "The lowest node and the median of all, against baseline and peers: where both fall it is not one node.", [
+        Query("min by (probe) (" + pick("efapulse_node_to_baseline_ratio", "probe", "operation") + ")", "{{probe}} lowest to baseline"),
+        Query("quantile by (probe) (0.5, " + pick("efapulse_node_to_baseline_ratio", "probe", "operation") + ")",
+              "{{probe}} median to baseline")], RATIO),
+    bars("Lowest against their baseline", "Nodes against what their kind of node, distance and software usually reaches: the ten lowest.",
+         Query("bottomk(10, min by (node, probe) (" + pick("efapulse_node_to_baseline_ratio", "probe", "operation") + "))",
+               "{{node}} {{probe}}"), RATIO, _SHARE, width=8, high=1.2),
+    bars("Lowest against their peers", "Nodes against the median of those that were measured alike in the last round: the ten lowest.",
+         Query("bottomk(10, min by (node, probe) (" + pick("efapulse_node_to_peers_ratio", "probe", "operation") + "))",
+               "{{node}} {{probe}}"), RATIO, _SHARE, width=8, high=1.2),
+    bars("Lowest against their hardware",
+         "Nodes against the line rate of the EFA devices that the run had: the ten lowest. No probe reaches it.",
+         Query("bottomk(10, min by (node, probe) (" + pick("efapulse_node_to_ceiling_ratio", "probe", "operation") + "))",
+               "{{node}} {{probe}}"), RATIO, ((None, BLUE),), width=8, high=1.0),
     rows("Nodes that changed", "Nodes that became slower than they were themselves, at once (`step`) or slowly (`drift`), while that "
          "stands.",
          [Query("max by (cluster, node, probe, kind) (" + pick("efapulse_node_change", "probe") + ") == 1", "stands")],
@@ -105,21 +112,25 @@ _TRANSPORT = Row("Transport and devices", [
     rows("Bad pairs", "Pairs whose last conclusive verdict is bad, with the bandwidth they reached. Only the latest pairs of each node and "
          "those of suspects are kept as series; the heat map of all pairs is on the exporter's status page.", [
              Query("max by (cluster, probe, node, peer) (" + pick("efapulse_pair_healthy", "probe") + ") == 0", "verdict"),
-             Query("max by (cluster, probe, node, peer, operation) (" + pick("efapulse_pair_bandwidth_bytes_per_second", "probe",
-                   "operation") + ") and on (cluster, probe, node, peer) (" + pick("efapulse_pair_healthy", "probe") + " == 0)", "reached"),
-         ], [Column("node"), Column("peer"), Column("probe"), Column("operation"), Column("verdict", words=HEALTH),
-             Column("reached", BYTES_RATE), Column("cluster")], width=16, sort=("reached", False)),
+             Query("min by (cluster, probe, node, peer) (" + pick("efapulse_pair_bandwidth_bytes_per_second", "probe", "operation")
+                   + ") and on (cluster, probe, node, peer) (" + pick("efapulse_pair_healthy", "probe") + " == 0)", "reached"),
+         ], [Column("node"), Column("peer"), Column("probe"), Column("verdict", words=HEALTH), Column("reached", BYTES_RATE),
+             Column("cluster")], width=16, sort=("reached", True)),
 ])
 
 _COVERAGE = Row("Coverage and cost", [
     history("Coverage by probe and distance", "Share of the nodes measured in time over paths of each distance.",
             Query(f"min by (probe, stratum) ({worst(pick('efapulse_coverage_ratio', 'probe'))})", "{{probe}} {{stratum}}"), RATIO,
             ((None, RED), (0.5, YELLOW), (0.9, GREEN)), width=12, height=9, runbooks=["EfaPulseCoverageOld"]),
-    rows("Where coverage stands", "Nodes by what became of their measurement, and how old the oldest one is.", [
-        Query("max by (cluster, probe, stratum, state) (" + pick("efapulse_coverage_nodes", "probe") + ")", "nodes"),
+    rows("Where coverage stands",
+         "Nodes by what became of their measurement, and how old the oldest one is. Left out: by what lasts, such as "
+         "devices that serving holds.", [
+        *(Query(f"max by (cluster, probe, stratum) ({pick('efapulse_coverage_nodes', 'probe', f'{_STATE}{state}{_END}')})", name)
+          for state, name in (("measured", "measured"), ("waiting", "waiting"), ("left_out", "left out"))),
         Query(age("min by (cluster, probe, stratum) (" + pick("efapulse_coverage_oldest_measurement_timestamp_seconds", "probe") + ")"),
               "oldest"),
-    ], [Column("probe"), Column("stratum"), Column("state"), Column("nodes", COUNT), Column("oldest", SECONDS), Column("cluster")],
+    ], [Column("probe"), Column("stratum"), Column("measured", COUNT), Column("waiting", COUNT), Column("left out", COUNT),
+        Column("oldest", SECONDS), Column("cluster")],
          height=9, width=12),
     lines("Where the time of runs goes", "Mean time of the slowest rank in each phase, over the chosen time. A long `launch` or `pull` is "
           "no matter of the fabric.", [Query(mean("efapulse_run_phase_seconds", "probe, phase", "probe"), "{{probe}} {{phase}}")],

@@ -19,7 +19,7 @@ from dashboards.panels import (
     rows,
     spread,
 )
-from dashboards.promql import latest, pick, quantile
+from dashboards.promql import pick, quantile
 
 _ENGINE = 'probe=~"$engine"'
 _BOTH = (_ENGINE, "operation")
@@ -27,13 +27,15 @@ _TYPICAL = pick("efapulse_node_transfer_seconds", *_BOTH, 'statistic="p50"')
 _TAIL = pick("efapulse_node_transfer_seconds", *_BOTH, 'statistic="p99"')
 _BAD = f"max by (cluster, node, probe) ({pick('efapulse_node_healthy', _ENGINE)}) == 0"
 
+_STEADY = quantile(0.5, "efapulse_transfer_seconds", "probe, operation, bytes", *_BOTH, 'statistic="p50"')
+
 _NOW = Row("Now", [
     number("Bandwidth", "Median over all runs of the chosen time at the largest blocks, the slowest of the chosen engines and operations.",
            f"min({quantile(0.5, 'efapulse_bandwidth_bytes_per_second', 'probe, operation, bytes', *_BOTH)} and "
            "on (probe, operation, bytes) (count by (probe, operation, bytes) ("
            + pick("efapulse_node_bandwidth_bytes_per_second", *_BOTH) + ")))", BYTES_RATE, width=5),
-    number("Latency of a small block", "Median over all nodes of the median latency at the smallest blocks.",
-           "quantile(0.5, " + latest(pick("efapulse_node_transfer_seconds", *_BOTH, 'statistic="p50"')) + ")", SECONDS, width=5),
+    number("Latency of a small block", "Median over all runs of the chosen time of the typical latency at the smallest block.",
+           f"min({_STEADY})", SECONDS, width=5),
     number("First transfer of a run", "Median of the first operation after the engines met, connection set-up of the fabric included: what "
            "the first request after idle pays.", quantile(0.5, "efapulse_cold_transfer_seconds", "", _ENGINE), SECONDS, width=5),
     number("Nodes with bad KV", "Nodes whose last conclusive verdict of a KV probe is bad.",
@@ -57,8 +59,7 @@ _SPEED = Row("By engine and block", [
     lines("Cold against steady", "The first transfer of a run beside the steady ones at the smallest block. A gap that grows is set-up of "
           "connections or registration of memory, not the wire.", [
               Query(quantile(0.5, "efapulse_cold_transfer_seconds", "probe", _ENGINE), "{{probe}} first"),
-              Query("quantile by (probe) (0.5, " + latest(pick("efapulse_node_transfer_seconds", *_BOTH, 'statistic="p50"')) + ")",
-                    "{{probe}} steady")], SECONDS, logarithmic=True),
+              Query(f"min by (probe) ({_STEADY})", "{{probe}} steady")], SECONDS, logarithmic=True),
     spread("How latency is spread", "Median latency of runs of the chosen engines and operations, at all sizes.",
            "sum by (le) (increase(" + pick("efapulse_transfer_seconds_bucket", *_BOTH, 'statistic="p50"') + "[$window]))", SECONDS),
     lines("Runs by outcome", "How KV runs ended, counted over the chosen time.",
@@ -67,12 +68,13 @@ _SPEED = Row("By engine and block", [
 ])
 
 _NODES = Row("Nodes", [
-    rows("Each node", "Verdict, bandwidth at the largest block and latency at the smallest one: the best of the last pairs of each node.", [
+    rows("Each node", "Verdict, bandwidth of the slowest operation at the largest block, and latency of the slowest at the smallest one: "
+         "the best of the last pairs. Latency is the first thing left out of a node that has more series than it may have.", [
         Query(f"max by (cluster, node, probe) ({pick('efapulse_node_healthy', _ENGINE)})", "verdict"),
-        Query("max by (cluster, node, probe, operation) (" + pick("efapulse_node_bandwidth_bytes_per_second", *_BOTH) + ")", "bandwidth"),
-        Query("max by (cluster, node, probe, operation) (" + _TYPICAL + ")", "p50"),
-        Query("max by (cluster, node, probe, operation) (" + _TAIL + ")", "p99"),
-    ], [Column("node"), Column("probe"), Column("operation"), Column("verdict", words=HEALTH), Column("bandwidth", BYTES_RATE),
+        Query("min by (cluster, node, probe) (" + pick("efapulse_node_bandwidth_bytes_per_second", *_BOTH) + ")", "bandwidth"),
+        Query(f"max by (cluster, node, probe) ({_TYPICAL})", "p50"),
+        Query(f"max by (cluster, node, probe) ({_TAIL})", "p99"),
+    ], [Column("node"), Column("probe"), Column("verdict", words=HEALTH), Column("bandwidth", BYTES_RATE),
         Column("p50", SECONDS), Column("p99", SECONDS), Column("cluster")], sort=("bandwidth", False), height=10, width=16),
     rows("Why runs were not ok", "Reasons of KV runs that did not end ok in the shown time.",
          [Query("sum by (probe, outcome, reason) (increase(" + pick("efapulse_runs_total", _ENGINE, 'outcome!="ok"') + "[$__range])) > 0",
@@ -83,6 +85,6 @@ _NODES = Row("Nodes", [
 BOARD = Board(
     "kv", "KV transfer", "KV-sized blocks between nodes with the engines that move KV cache: latency and bandwidth, cold against steady.",
     [_NOW, _SPEED, _NODES],
-    [Variable("engine", "Engine", "efapulse_node_healthy", "probe", ('probe=~"mooncake|nixl"',)),
+    [Variable("engine", "Engine", "efapulse_node_healthy", "probe", ('probe=~"mooncake|nixl"',), everything="mooncake|nixl"),
      Variable("operation", "Operation", "efapulse_node_bandwidth_bytes_per_second", "operation", (_ENGINE,))],
     window="6h", time_from="now-24h", annotated=(_ENGINE,))

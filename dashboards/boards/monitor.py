@@ -137,7 +137,7 @@ _PAGE = Row("The metrics page", [
     lines("Series dropped", "Series that went because the page reached its cap, by family, over the chosen time.",
           [Query("sum by (family) (increase(" + pick("efapulse_series_dropped_total") + "[$window])) > 0", "{{family}}")], COUNT, width=8,
           bars=True),
-    lines("Memory and CPU of the exporter", "Resident memory of each replica. CPU is on the right of the page of the process.",
+    lines("Memory of the exporter", "Resident memory of each replica; what grows for days is a fault.",
           [Query("max by (instance) (process_resident_memory_bytes and on (instance, job) " + pick("efapulse_build_info") + ")",
                  "{{instance}}")], "bytes", width=8),
 ])

@@ -86,9 +86,10 @@ _VERDICTS = Row("Verdicts and evidence", [
           width=12, height=7),
     rows("Its pairs", "The latest runs of this node with others: which partners it is bad with tells whose fault it is.", [
         Query(_either("efapulse_pair_healthy", "probe, node, peer"), "verdict"),
-        Query(_either("efapulse_pair_bandwidth_bytes_per_second", "probe, node, peer, operation"), "bandwidth"),
-    ], [Column("node"), Column("peer"), Column("probe"), Column("operation"), Column("verdict", words=HEALTH),
-        Column("bandwidth", BYTES_RATE)], sort=("verdict", False), width=12, height=7),
+        Query(_either("efapulse_pair_bandwidth_bytes_per_second", "probe, node, peer"), "bandwidth"),
+    ], [Column("node"), Column("peer"), Column("probe"), Column("verdict", words=HEALTH), Column("bandwidth",
+                                                                                                 BYTES_RATE)], sort=("verdict", False), width=12,
+         height=7),
 ])
 
 _SPEED = Row("Speed", [
@@ -99,7 +100,9 @@ _SPEED = Row("Speed", [
                     + latest(pick("efapulse_node_bandwidth_bytes_per_second")) + ") and on (probe, operation, bytes, memory, kind) "
                     + latest(pick("efapulse_node_bandwidth_bytes_per_second", "node")), "fleet {{probe}} {{operation}}", threshold=True)],
           BYTES_RATE, height=9),
-    lines("Latency", "The best of its last pairs at the smallest size, by probe, operation and statistic.",
+    lines("Latency",
+          "The best of its last pairs at the smallest size. It is the first thing left out of a node that has more series than it may "
+          "have: then the board on KV transfer has what the fleet sees.",
           [Query(latest(pick("efapulse_node_transfer_seconds", "node")), "{{probe}} {{operation}} {{statistic}}")], SECONDS, height=9,
           logarithmic=True),
     lines("Against baseline, peers and hardware", "Its main figure of each probe over what its kind usually reaches, over its peers of the "
