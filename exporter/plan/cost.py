@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from pydantic import BaseModel
 
+from exporter.config.canary import Canary
 from exporter.runs import Run
 from probes.canary.params import DEFAULT_PROMPT_TOKENS, CanaryParams
 from probes.kv.params import KvParams
@@ -23,6 +24,7 @@ START_SECONDS = {"node": 4.0, "mooncake": 8.0, "nixl": 8.0, "nccl": 25.0, "uccl-
 """From bind to the first byte of payload: interpreter, rendezvous, engine. Bounds of our own runs, rounded up."""
 SLOW_LINK = 12.5e9
 """Bytes per second of the slowest place a collective is measured on by default: one 100 Gbit/s device, one way."""
+DAY = 86400.0
 ALL_GPUS = 8
 """GPUs of the instance types that hold EFA devices for whole-node probes."""
 
@@ -77,9 +79,28 @@ def canary_gpu_seconds(params: CanaryParams) -> float:
     """GPU device-seconds that one canary request takes from its endpoint: its own tokens at a low throughput of one GPU.
 
     A canary shares its GPUs with production requests in the same batch, so it holds no device; what it takes is its share of the work.
+    A request before it with the same prefix, and one to a reference, count as well.
     """
     prompt = params.prompt_tokens or DEFAULT_PROMPT_TOKENS[params.prompt]
-    return prompt / PREFILL_TOKENS_PER_GPU_SECOND + params.max_tokens / DECODE_TOKENS_PER_GPU_SECOND
+    return params.requests * (prompt / PREFILL_TOKENS_PER_GPU_SECOND + params.max_tokens / DECODE_TOKENS_PER_GPU_SECOND)
+
+
+def canary_gpu_seconds_a_day(canary: Canary) -> float:
+    """GPU device-seconds of all canaries in a day: every route of every prompt, and the visits of pairs whose pods the configuration names.
+    How many pods a cluster will have, nobody knows beforehand: of those each costs one canary in `pod_interval`."""
+    total = 0.0
+    for target in canary.targets:
+        if not target.enabled:
+            continue
+        for kind, prompt in target.prompts.items():
+            if prompt.enabled:
+                requests = [CanaryParams.model_validate(spec) for spec in target.routes(kind).values()]
+                total += sum(map(canary_gpu_seconds, requests)) * DAY / (prompt.schedule.interval or 3600.0)
+        if target.pd is not None and target.pd.pairs:
+            roles = [pod.role for pod in target.pd.source.static]
+            visits = max(roles.count("prefill"), roles.count("decode"))
+            total += visits * canary_gpu_seconds(target.request(target.pd.prompt)) * DAY / target.pd.pod_interval
+    return total
 
 
 def actual_cost(run: Run, cost: Cost) -> Cost:

@@ -9,12 +9,10 @@ from typing import Any
 
 from exporter.config.canary import Canary
 from exporter.inventory.model import Inventory, Node
-from exporter.plan.cost import ALL_GPUS, Cost, canary_gpu_seconds
+from exporter.plan.cost import ALL_GPUS, DAY, Cost, canary_gpu_seconds_a_day
 from exporter.plan.planned import World
 from exporter.plan.planner import Planner
 from exporter.plan.probes import ProbePlan
-
-DAY = 86400.0
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,7 @@ def forecast(planner: Planner, world: World, canary: Canary, rounds: int = 3) ->
     concurrency = planner.concurrency()
     costs = tuple(_cost(plan, planner, concurrency) for plan in planner.probes)
     gpus = [node.gpu.allocatable for node in inventory if node.gpu is not None]
-    canaries = _canaries(canary) / DAY / max(sum(gpus), 1) if gpus or canary.targets else 0.0
+    canaries = canary_gpu_seconds_a_day(canary) / DAY / max(sum(gpus), 1) if gpus or canary.targets else 0.0
     slowest = max((one.round_seconds or one.interval for one in costs), default=0.0)
     return Forecast(
         len(inventory), concurrency, costs, tuple(_coming(planner, world, rounds)), sum(one.fabric_share for one in costs),
@@ -116,12 +114,6 @@ def _coming(planner: Planner, world: World, count: int) -> Iterable[ComingRound]
 def _gpus(inventory: Inventory) -> int:
     counts = [node.gpu.allocatable for node in inventory if node.gpu is not None and node.gpu.allocatable]
     return min(counts, default=ALL_GPUS)
-
-
-def _canaries(canary: Canary) -> float:
-    """GPU device-seconds of all canaries in a day."""
-    return sum(canary_gpu_seconds(target.request(kind)) * DAY / (prompt.schedule.interval or 3600.0)
-               for target in canary.targets if target.enabled for kind, prompt in target.prompts.items() if prompt.enabled)
 
 
 def explain_holders(node: Node) -> str:
