@@ -71,8 +71,8 @@ def standings(fleet: Fleet, on: Iterable[str]) -> list[Standing]:
                     f"partners that agree: {agree}, {finding.runs} re-pairings)")
             bad.setdefault(finding.subjects[0], (finding.probe, "named", told))
         elif finding.kind == "group" and "group" in on:
-            for node in finding.partners:
-                bad.setdefault(node, (finding.probe, "group", f"{finding.probe}: {' '.join(finding.subjects)}: {finding.says}"))
+            for partner in finding.partners:
+                bad.setdefault(partner, (finding.probe, "group", f"{finding.probe}: {' '.join(finding.subjects)}: {finding.says}"))
     found = []
     for node in fleet.planner.inventory:
         passed, suspects = {}, set()
@@ -162,14 +162,14 @@ class Decider:
                 return None  # somebody else says the same
             return Change(one.name, one.instance_id, "False", reason, message[:MESSAGE_LIMIT], True)
         if said is not None and said[0] == "False":
-            probe = next((name for name in one.passed if said[1].endswith(camel(name))), None)
-            if probe is None or one.passed[probe] <= self._since.get(one.instance_id, 0.0) or probe in one.suspects:
+            over = next((name for name in one.passed if said[1].endswith(camel(name))), None)
+            if over is None or one.passed[over] <= self._since.get(one.instance_id, 0.0) or over in one.suspects:
                 return None
             if self.foreign(one):
                 # Over for us; what somebody else wrote stays, until the node is bad again.
                 del self._said[one.instance_id]
                 return None
-            return Change(one.name, one.instance_id, "True", HEALTHY, f"{probe} has passed again since the node was flagged", True)
+            return Change(one.name, one.instance_id, "True", HEALTHY, f"{over} has passed again since the node was flagged", True)
         if said is None and status is None and one.passed and not one.suspects:
             return Change(one.name, one.instance_id, "True", HEALTHY, f"passed: {', '.join(sorted(one.passed))}", False)
         return None

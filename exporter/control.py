@@ -9,7 +9,7 @@ import math
 import queue
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -17,8 +17,10 @@ from exporter import log
 from exporter.archive.archive import Archive
 from exporter.conditions import standings
 from exporter.config import Config, Job, SecretError
+from exporter.config.restart import needs_restart
 from exporter.courtesy import Manners
 from exporter.dispatch import Caps, Dispatcher
+from exporter.events import Conditions, Event, Finished, Inventoried, Leading, Loaded, Stop
 from exporter.flags import Flags
 from exporter.fleet import Fleet
 from exporter.inventory.model import Inventory
@@ -34,6 +36,7 @@ from exporter.pairing import Pairing
 from exporter.publish.family import Family
 from exporter.publish.publisher import Publisher
 from exporter.publish.surveyed import Samples
+from exporter.residents import Residents
 from exporter.runs import Run, RunSpec, missing_result, new_run_id
 from exporter.scheduler import Scheduler, Tick
 from exporter.status import Looked, StatusBoard
@@ -43,76 +46,10 @@ from probes.reasons import Outcome, Reason
 
 HEARTBEAT_SECONDS = 1.0
 RETRY_SECONDS = 5.0
-STALE_SECONDS = 300.0
-"""An inventory that is older than this is not planned with."""
 CANARY = "canary"
 ROUTE = "router"
 
 
-@dataclass(frozen=True)
-class Finished:
-    """A run has ended."""
-
-    run: Run
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """A configuration was read: the new one, or why it was refused. `at` is Unix seconds."""
-
-    config: Config | None
-    error: str | None
-    at: float
-
-
-@dataclass(frozen=True)
-class Stop:
-    """End the loop."""
-
-
-@dataclass(frozen=True)
-class Inventoried:
-    """The nodes of the fleet are now these."""
-
-    inventory: Inventory
-
-
-@dataclass(frozen=True)
-class Leading:
-    """This replica plans and launches from now on, or no longer."""
-
-    leading: bool
-
-
-@dataclass(frozen=True)
-class Conditions:
-    """What holds back the planner from outside: why an operator paused it, and others' traffic, bytes per second by instance id.
-
-    In a cluster also how it is followed: `trouble` (empty: none), `inventory_age` in seconds since everything was last known to be seen,
-    and the requests sent so far by method. `requests` None means that there is no cluster. `other_leads`: another replica holds the Lease.
-    """
-
-    paused: str | None = None
-    background: Mapping[str, float] = field(default_factory=dict)
-    trouble: str = ""
-    inventory_age: float = 0.0
-    requests: Mapping[str, int] | None = None
-    other_leads: bool = False
-
-    @property
-    def stale(self) -> bool:
-        """Whether the inventory is too old to plan with: nodes may have left, and others may hold their devices."""
-        return self.inventory_age > STALE_SECONDS
-
-    @property
-    def held(self) -> str | None:
-        """Why nothing is planned now, None when planning goes on."""
-        if self.paused is None and self.stale:
-            return f"the cluster has not been seen for more than {STALE_SECONDS:g} s: {self.trouble or 'no answer'}"
-        return self.paused
-
-
-Event = Tick | Finished | Loaded | Inventoried | Leading | Stop
 Listener = Callable[[Verdict], None]
 Reporter = Callable[[], Iterable[tuple[Family, Samples]]]
 """Tells what a part of the service counts itself: gauges whole, counters as totals."""
@@ -160,8 +97,7 @@ class Control:
         self._ledger = Ledger(fleet.journal, archiving=archive is not None) if fleet is not None else None
         self._inventory: Inventory | None = None
         self._try_again_at = 0.0
-        self._fleet_nodes: dict[str, str] = {}
-        self._described: dict[str, tuple[str, str | None, str | None, str | None]] = {}
+        self._residents = Residents(publisher)
         self._listeners: list[Listener] = [board.verdict] if board is not None else []
         self._reporters: list[Reporter] = []
         self._worries: list[Callable[[], Iterable[str]]] = []
@@ -273,7 +209,7 @@ class Control:
         held = {"paused": conditions.paused is not None or self._scheduler.paused, "stale_inventory": conditions.stale,
                 "standby": not self._leading}
         if conditions.other_leads and not self._leading:
-            self._leave_nodes()
+            self._residents.leave()
         looked = self._survey.turn(now, self._config, self._fleet, held=held, background=conditions.background)
         if looked:
             self._publisher.reported(self._memory.report(now))
@@ -333,7 +269,7 @@ class Control:
         if self._fleet is None:
             return
         jobs = {run_id: job for run_id, job in self._dispatcher.running.items() if job.probe != CANARY}
-        busy = {self._fleet_nodes[name]: run_id for run_id, job in jobs.items() for name in job.nodes if name in self._fleet_nodes}
+        busy = {self._residents.ids[name]: run_id for run_id, job in jobs.items() for name in job.nodes if name in self._residents.ids}
         # Runs of an earlier leader go on without this planner's doing: they hold places as well.
         others = sum(run_id not in self._dispatcher.running for run_id in self._launcher.running())
         running = len(jobs) + max(len(self._fleet.planner.flying), others)
@@ -374,7 +310,7 @@ class Control:
             return
         if self._fleet is not None:
             probes = [plan.name for plan in self._fleet.plans]
-            wanted = {(name, probe) for name in self._fleet_nodes for probe in probes if self._publisher.kept(name, probe) is None}
+            wanted = {(name, probe) for name in self._residents.ids for probe in probes if self._publisher.kept(name, probe) is None}
         else:
             wanted = {(node, job.probe) for job in self._jobs.values() if job.probe != CANARY for node in job.nodes}
         self._archive.recall(wanted)
@@ -396,12 +332,6 @@ class Control:
             self._memory.adopt(None, self._clock())
             self._dispatcher.keep(())
 
-    def _leave_nodes(self) -> None:
-        """Another replica leads and publishes the nodes: what this one knew grows old and must not contradict it."""
-        for name in sorted(self._fleet_nodes):
-            self._publisher.node_removed(name)
-        self._fleet_nodes = {}
-
     def _take_over(self) -> None:
         """Make the fleet from the journal, publish what it knows, and adopt the runs of the leader before."""
         if self._make_fleet is None or self._clock() < self._try_again_at:
@@ -416,25 +346,13 @@ class Control:
             self._log.warning("a part of the journal could not be used", problem=problem)
         self._fleet, self._ledger = fleet, Ledger(fleet.journal, archiving=self._archive is not None)
         self._apply(self._config)
-        there = {node.name for node in self._inventory or ()}
-        for name in sorted(self._fleet_nodes.keys() - there):
-            self._publisher.node_removed(name)
-        self._fleet_nodes = {}
+        self._residents.begin({node.name for node in self._inventory or ()})
         if self._inventory is not None:
             self._inventoried(self._inventory)
-        self._restore(fleet)
+        self._residents.restore(fleet, self._board)
         self._memory.adopt(fleet, self._clock())
         self._on_fleet(self._ledger.settled)
         self._recall()
-
-    def _restore(self, fleet: Fleet) -> None:
-        """Publish the values of the journal with their own times, so that a new leader leaves no gap."""
-        for book in fleet.planner.books.values():
-            for probe, entry in book.entries.items():
-                if entry.values is not None and self._fleet_nodes.get(book.name) is not None:
-                    self._publisher.restore(book.name, probe, entry.values)
-                if self._board is not None and entry.outcome is not None and entry.reason is not None and entry.verdict_at is not None:
-                    self._board.remember(book.name, probe, entry.outcome, entry.reason, entry.verdict_at)
 
     def _inventoried(self, inventory: Inventory) -> None:
         """Nodes joined or left."""
@@ -444,23 +362,7 @@ class Control:
         for change in self._fleet.take_in(inventory):
             if self._board is not None:
                 self._board.change(change)
-        now = {node.name: node.instance_id for node in inventory}
-        efa = [plan.name for plan in self._fleet.plans if plan.transport == "efa"]
-        for name in sorted(self._fleet_nodes.keys() - now.keys()):
-            self._publisher.node_removed(name)
-            self._described.pop(name, None)
-        for name, instance_id in sorted(now.items()):
-            known = self._fleet_nodes.get(name)
-            if known is not None and known != instance_id:
-                self._publisher.node_removed(name)  # the name is used again by another instance, which starts clean
-            if known != instance_id:
-                self._publisher.node_seen(name, self._fleet.planner.books[instance_id].first_seen, efa)
-            node = self._fleet.node(name)
-            told = (instance_id, node.instance_type, node.zone, node.placement_group) if node is not None else None
-            if told is not None and (known != instance_id or self._described.get(name) != told):
-                self._publisher.node_described(name, *told)
-                self._described[name] = told
-        self._fleet_nodes = now
+        self._residents.take_in(inventory, self._fleet)
 
     def _finished(self, run: Run) -> None:
         if self._archive is not None and self._ledger is not None and self._ledger.unkept(run.spec.run_id):
@@ -590,18 +492,6 @@ class Control:
         if self._fleet is not None:
             return {name: node.instance_type for name in run.spec.nodes if (node := self._fleet.node(name)) is not None}
         return {node.name: node.instance_type for node in self._config.inventory.members()}
-
-
-def needs_restart(before: Config, after: Config) -> list[str]:
-    """Dotted paths of the settings that differ and that a running service does not take over."""
-    pairs = {"server": (before.server, after.server), "metrics": (before.metrics, after.metrics),
-             "launch.local": (before.launch.local, after.launch.local), "launch.grace": (before.launch.grace, after.launch.grace),
-             "logging": (before.logging, after.logging), "grafana": (before.grafana, after.grafana),
-             "archive": (before.archive, after.archive), "ec2": (before.ec2, after.ec2),
-             "conditions": (before.conditions, after.conditions), "inventory.mode": (before.inventory.mode, after.inventory.mode),
-             "kubernetes": (before.kubernetes, after.kubernetes),
-             "planning.gates.tolerations": (before.planning.gates.tolerations, after.planning.gates.tolerations)}
-    return [path for path, (old, new) in pairs.items() if old != new]
 
 
 def _rdma(types: Iterable[str | None]) -> bool | None:

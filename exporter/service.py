@@ -17,7 +17,8 @@ from exporter import log, scratch
 from exporter.archive.archive import Archive
 from exporter.cluster import Cluster
 from exporter.config import Config, Reloader
-from exporter.control import Conditions, Control, Event, Finished, Inventoried, Leading, Listener, Loaded, Stop
+from exporter.control import Control, Listener
+from exporter.events import Conditions, Event, Finished, Inventoried, Leading, Loaded, Stop
 from exporter.flags import Flags
 from exporter.flags import readings as flags_readings
 from exporter.grafana.annotator import Annotator

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import probes
-from exporter.control import Control, Event, Finished, Inventoried
+from exporter.control import Control
+from exporter.events import Event, Finished, Inventoried
 from exporter.fleet import Fleet
 from exporter.inventory.model import Inventory, Room
 from exporter.judge.casebook import Change

@@ -14,7 +14,8 @@ from exporter.archive import segments
 from exporter.archive.archive import Archive
 from exporter.config import Config
 from exporter.config.archive import Archive as Settings
-from exporter.control import Control, Event, Finished, Inventoried, Leading
+from exporter.control import Control
+from exporter.events import Event, Finished, Inventoried, Leading
 from exporter.fleet import Fleet
 from exporter.inventory.model import Inventory, Node, Room
 from exporter.ledger import Ledger

@@ -10,7 +10,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from exporter.config import Config
-from exporter.control import Control, Event, Finished, Loaded, Stop, needs_restart
+from exporter.config.restart import needs_restart
+from exporter.control import Control
+from exporter.events import Event, Finished, Loaded, Stop
 from exporter.judge.verdict import Verdict
 from exporter.publish.publisher import Publisher
 from exporter.runs import Run, RunSpec, missing_result

@@ -9,7 +9,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from exporter.config import Config
-from exporter.control import Conditions, Control, Event, Finished, Inventoried, Leading
+from exporter.control import Control
+from exporter.events import Conditions, Event, Finished, Inventoried, Leading
 from exporter.fleet import Fleet
 from exporter.inventory.model import Inventory, Node, Room
 from exporter.plan.store import MemoryStore

@@ -11,7 +11,8 @@ import pytest
 from publishing import series_of, value_of
 
 from exporter.config import Config
-from exporter.control import STALE_SECONDS, Conditions, Control, Event, Finished, Inventoried, Leading
+from exporter.control import Control
+from exporter.events import STALE_SECONDS, Conditions, Event, Finished, Inventoried, Leading
 from exporter.fleet import Fleet
 from exporter.inventory.model import Inventory, Node, Room
 from exporter.judge.witnesses import Answers
