@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -41,19 +42,20 @@ def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
-@pytest.fixture
-def server(credentials: None) -> Iterator[str]:
-    moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    moto.start()
-    host, port = moto.get_host_and_port()
-    url = f"http://{host}:{port}"
-    client(url).create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": "us-west-2"})
-    yield url
-    client(url)  # so that a broken server is noticed here
-    import requests
+@pytest.fixture(scope="module")
+def moto() -> Iterator[str]:
+    one = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    one.start()
+    host, port = one.get_host_and_port()
+    yield f"http://{host}:{port}"
+    one.stop()
 
-    requests.post(f"{url}/moto-api/reset", timeout=10)
-    moto.stop()
+
+@pytest.fixture
+def server(credentials: None, moto: str) -> Iterator[str]:
+    client(moto).create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": "us-west-2"})
+    yield moto
+    urllib.request.urlopen(urllib.request.Request(f"{moto}/moto-api/reset", method="POST"), timeout=10).close()
 
 
 def client(url: str) -> Any:
@@ -77,6 +79,11 @@ def stored(url: str) -> dict[str, list[str]]:
 
 def runs(url: str) -> list[str]:
     return sorted(run for ids in stored(url).values() for run in ids)
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("exporter.archive.archive.TICK_SECONDS", 0.02)
 
 
 def turns(archive: Archive, count: int = 3) -> None:
@@ -245,11 +252,12 @@ def test_without_credentials_results_wait_and_the_service_says_so(server: str, t
 def test_the_thread_takes_results_and_its_end_uploads_them(server: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
     archive = Archive(settings(server), folder=tmp_path).start()
+    found = [verdicts.pair(f"run-{number}", at=time.time()) for number in range(300)]
     before = time.monotonic()
-    for number in range(300):
-        archive.offer(verdicts.pair(f"run-{number}", at=time.time()))
-    assert time.monotonic() - before < 5
-    archive.close()
+    for verdict in found:
+        archive.offer(verdict)
+    assert time.monotonic() - before < 3
+    archive.close(60)
     assert len(runs(server)) == 300
     assert not archive._thread.is_alive()
 
