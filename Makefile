@@ -41,10 +41,13 @@ demo: setup
 	@$(BIN)/efa-pulse demo $(ARGS)
 
 # What fails on a noisy shared machine is run once more, by itself; what fails twice has failed.
+# Unit tests share nothing; those with real engines take the machine for themselves.
+TOGETHER := --numprocesses auto --maxprocesses 4
 AGAIN := --last-failed --last-failed-no-failures none
 
 test: setup-test lint types
-	$(BIN)/python -m pytest tests/unit tests/integration $(ARGS) || $(BIN)/python -m pytest tests/unit tests/integration $(AGAIN)
+	$(BIN)/python -m pytest tests/unit $(TOGETHER) $(ARGS) || $(BIN)/python -m pytest tests/unit $(AGAIN)
+	$(BIN)/python -m pytest tests/integration $(ARGS) || $(BIN)/python -m pytest tests/integration $(AGAIN)
 	$(BIN)/python tests/pythons.py
 
 lint: setup-test
@@ -55,7 +58,7 @@ types: setup-test
 	$(BIN)/mypy
 
 unit: setup-test
-	$(BIN)/python -m pytest tests/unit $(ARGS)
+	$(BIN)/python -m pytest tests/unit $(TOGETHER) $(ARGS)
 
 integration: setup-test
 	$(BIN)/python -m pytest tests/integration $(ARGS)
