@@ -14,8 +14,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 UV = ROOT / ".venv" / "bin" / "uv"
 VERSIONS = ("3.10", "3.11", "3.12", "3.13")
-TEST_NEEDS = ("pytest>=8.4,<10", "pytest-timeout>=2.4,<3", "hypothesis>=6.130,<7")
-SECONDS = 600
+TEST_NEEDS = ("pytest>=8.4,<10", "pytest-timeout>=2.4,<3", "pytest-xdist>=3.8,<4", "hypothesis>=6.130,<7")
+SECONDS = 900
 
 
 def interpreter(version: str) -> str | None:
@@ -54,7 +54,8 @@ def main(versions: list[str]) -> int:
         executable = prepare(version, python)
         print(f"probes alone on Python {version}", flush=True)
         environ = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
-        done = subprocess.run([executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/unit/probes"], cwd=ROOT, env=environ,
+        done = subprocess.run([executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--numprocesses", "auto", "--maxprocesses", "4",
+                               "tests/unit/probes"], cwd=ROOT, env=environ,
                               timeout=SECONDS, check=False)
         if done.returncode != 0:
             return 1
