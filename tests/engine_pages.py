@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+BLOCK_TOKENS = 128
 VLLM = """
 # HELP vllm:prompt_tokens_by_source_total Prompt tokens by source
 # TYPE vllm:prompt_tokens_by_source_total counter
