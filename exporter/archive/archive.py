@@ -4,7 +4,8 @@
 
 Nothing here ever makes the control loop wait. A run counts as settled when the archive holds it: the folder, or S3 where that is
 configured. Until then its Job stays, from which the next process reads the result again; a run that comes twice is kept once. While S3 is
-away, Jobs beyond `hold` are let go all the same, oldest first, so that probing goes on: the synced spool then is the only copy.
+away, Jobs beyond `hold` are let go all the same, oldest first, so that probing goes on: the synced spool then is the only copy, or memory
+where the folder cannot be written either.
 """
 
 from __future__ import annotations
@@ -86,6 +87,7 @@ class Archive:
         self._folder: Folder | None = None
         self._batch: list[Record] = []
         self._spooled: dict[str, bool] = {}
+        self._unwritten = 0
         self._retry_at: dict[str, float] = {}
         self._wait: dict[str, float] = {}
         self._wary_until = 0.0
@@ -181,6 +183,7 @@ class Archive:
             self._stop.wait(TICK_SECONDS)
         if self._ready("local", stopping) and (self._folder is not None or self._open()):
             self._write()
+        self._let_go_unwritten()
         folder = self._folder
         if folder is None:
             self._stop.wait(TICK_SECONDS)
@@ -339,6 +342,15 @@ class Archive:
             if not self._spooled[run_id]:
                 self._spooled[run_id] = True
                 self._settled.append(run_id)
+
+    def _let_go_unwritten(self) -> None:
+        """The same while the folder cannot be written: those that go wait in memory alone, until it can."""
+        if self._hold is None or not self._batch:
+            self._unwritten = 0
+            return
+        most = max(0, len(self._batch) - self._hold)
+        self._settled.extend(str(one["run_id"]) for one in self._batch[self._unwritten:most])
+        self._unwritten = max(self._unwritten, most)
 
     def _ready(self, store: str, stopping: bool) -> bool:
         return stopping or time.monotonic() >= self._retry_at.get(store, 0.0)

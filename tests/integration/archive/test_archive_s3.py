@@ -271,3 +271,20 @@ def test_a_full_queue_drops_and_counts_and_never_waits(tmp_path: Path) -> None:
     assert archive.counts.dropped == 2
     assert archive.counts.failures["local", "disk"] == 1
     assert "set archive.folder" in archive.trouble
+
+
+def test_jobs_beyond_the_hold_go_while_the_folder_cannot_be_written_and_all_is_written_afterwards(tmp_path: Path) -> None:
+    blocked = tmp_path / "archive"
+    blocked.write_text("in the way")
+    archive = Archive(Settings(), folder=blocked, hold=3)
+    offer(archive, *(f"run-{number}" for number in range(5)))
+    archive.turn()
+    assert archive.settled() == ["run-0", "run-1"]
+    offer(archive, "run-5")
+    archive.turn()
+    assert archive.settled() == ["run-2"], "each once"
+    blocked.unlink()
+    turns(archive)
+    assert archive.pending == 0
+    assert archive._folder is not None
+    assert archive._folder.index.count() == 6
