@@ -27,11 +27,14 @@ from exporter.config.server import Server
 from exporter.publish.publisher import Publisher
 from exporter.publish.server import MetricsServer
 from probes.reasons import Reason
+from probes.result import Pd
 
 ROOT = Path(__file__).parent.parent
 FAULTS = ("slow_node:5", "dead_nic:3,device=2", "tcp_fallback:9", "flapping:12", "unknown:all,severity=0.05")
 START_SECONDS = 120.0
 WITNESSED = "sim-00003"
+TURNS_BAD = 45
+"""The turn of the publisher in which the pair of `told-c` and `told-d` becomes slow."""
 _OFTEN = {"interval": "60s", "jitter": 0}
 
 
@@ -109,10 +112,15 @@ def _told() -> Iterator[str]:
             tell_of_a_fleet(publisher, "told-a", now)
             publisher.run_finished(kv_verdict(("told-a", "told-b"), transport="tcp", reason=Reason.BELOW_FLOOR, finished=now,
                                               measurements=[measurement(cold=0.01)]))
+            turned = Reason.OK if number < TURNS_BAD else Reason.BELOW_FLOOR
+            publisher.run_finished(kv_verdict(("told-c", "told-d"), reason=turned, finished=now))
             publisher.run_finished(preflight_verdict("told-a", 14, reason=Reason.DEVICES_MISSING, expected_devices=16))
             for route, ttft in (("router", 0.3), ("baseline", 0.2)):
                 publisher.run_finished(canary_verdict("assistant", route=route, ttft=ttft, run_id=f"c-{number}", finished=now))
             publisher.run_finished(canary_verdict("assistant", reason=Reason.TIMEOUT_FIRST_TOKEN, finished=now))
+            for verdict in ("ok", "crosstalk"):
+                publisher.run_finished(canary_verdict("pd", route="pair", prompt="long", transport="efa_rdma", finished=now,
+                                                      pd=_served_apart(verdict)))
             publisher.scheduler_tick(now)
             publisher.run_started(0.01)
             publisher.runs_left_out("busy")
@@ -132,6 +140,14 @@ def _told() -> Iterator[str]:
         over.set()
         thread.join(5)
         server.close(1.0)
+
+
+def _served_apart(integrity: str) -> Pd:
+    """What a canary of known KV size shows of a healthy pair, and of an answer that is checked so."""
+    return Pd.model_validate({
+        "route": "pair", "disaggregation": "yes", "evidence": "counters", "why": "as many KV bytes moved as expected", "kv_bytes": 1 << 27,
+        "kv_transfer": 0.05, "kv_bytes_per_second": 2.6e9, "failed_transfers": 1, "expired": 1, "queue": 0.01, "prefill_seconds": 0.1,
+        "transfer": 0.05, "handover": 0.01, "impure_tokens": (1, 2), "integrity": {"verdict": integrity}})
 
 
 @contextlib.contextmanager

@@ -194,11 +194,13 @@ _POD = Row("Prefill and decode pods", [
     rows("Findings about the configuration", "What is wrong with how prefill and decode are set up, as found now.",
          [Query("max by (cluster, target, finding) (" + pick("efapulse_pd_findings", "target") + ") > 0", "findings")],
          [Column("target"), Column("finding"), Column("findings", COUNT, steps=((None, RED),)), Column("cluster")], width=8),
-    lines("Visits to pods that warm up", "Requests to engine pods that are young and gave no good answer yet, by result: they are no canary "
-          "requests.", [Query("sum by (target, result) (increase(" + pick("efapulse_pd_warmup_requests_total", "target") + "[$window]))",
-                              "{{target}} {{result}}")], COUNT, width=12, bars=True),
+    lines("Visits to pods that warm up", "Requests to engine pods that are young and gave no good answer yet, by result: they are no "
+          "canary requests.",
+          [Query("sum by (target, result) (increase(" + pick("efapulse_pd_warmup_requests_total", "target") + "[$window]))",
+                 "{{target}} {{result}}")], COUNT, width=12, bars=True),
     lines("Start of engine pods", "Mean time from the start of an engine container to the first good answer through it.",
-          [Query(mean("efapulse_pd_startup_seconds", "target, role, start", "target"), "{{target}} {{role}} {{start}}")], SECONDS, width=12),
+          [Query(mean("efapulse_pd_startup_seconds", "target, role, start", "target"), "{{target}} {{role}} {{start}}")], SECONDS,
+          width=12),
 ])
 
 _CLIENT = Row("Can the client be trusted", [

@@ -87,9 +87,8 @@ _VERDICTS = Row("Verdicts and evidence", [
     rows("Its pairs", "The latest runs of this node with others: which partners it is bad with tells whose fault it is.", [
         Query(_either("efapulse_pair_healthy", "probe, node, peer"), "verdict"),
         Query(_either("efapulse_pair_bandwidth_bytes_per_second", "probe, node, peer"), "bandwidth"),
-    ], [Column("node"), Column("peer"), Column("probe"), Column("verdict", words=HEALTH), Column("bandwidth",
-                                                                                                 BYTES_RATE)], sort=("verdict", False), width=12,
-         height=7),
+    ], [Column("node"), Column("peer"), Column("probe"), Column("verdict", words=HEALTH),
+        Column("bandwidth", BYTES_RATE)], sort=("verdict", False), width=12, height=7),
 ])
 
 _SPEED = Row("Speed", [

@@ -27,6 +27,8 @@ from dashboards.promql import UNKNOWN, age, latest, or_zero, pick, quantile, wor
 _HEALTHY = pick("efapulse_node_healthy")
 _BAD = f"max by (cluster, node, probe) ({_HEALTHY}) == 0"
 _REQUESTS = pick("efapulse_canary_requests_total", f'result!~"{UNKNOWN}"')
+# Fine for what is new, coarse for what is old: one fine look at a whole day would cost every refresh dearly.
+_LAST_GOOD = " or ".join(f"max by (cluster, node, probe) (max_over_time(timestamp({_HEALTHY} == 1)[{span}]))" for span in ("1h:30s", "1d:5m"))
 _COVERED = pick("efapulse_coverage_ratio", 'stratum="all"')
 _ENDPOINT = "cluster, target, route, prompt"
 _NODE_LINK = ("This node", "/d/efa-pulse-node?${datasource:queryparam}&${cluster:queryparam}&var-node=${__data.fields.node}")
@@ -63,8 +65,7 @@ _BAD_NOW = Row("What is bad, and since when", [
     rows("Bad now", "Every node and probe whose last conclusive verdict is bad, the latest transport, how long it has been bad (looked up "
          "in the last day; empty: longer) and how old the verdict is. A click on a node opens everything about it.", [
              Query(_BAD, "verdict"),
-             Query(f"{age('max by (cluster, node, probe) (max_over_time(timestamp(' + _HEALTHY + ' == 1)[1d:5m]))')} and "
-                   f"on (cluster, node, probe) ({_BAD})", "bad for"),
+             Query(f"{age(f'({_LAST_GOOD})')} and on (cluster, node, probe) ({_BAD})", "bad for"),
              Query(f"{age('max by (cluster, node, probe) (' + pick('efapulse_node_verdict_timestamp_seconds') + ')')} and "
                    f"on (cluster, node, probe) ({_BAD})", "verdict age"),
              Query(f"max by (cluster, node, probe, transport) ({pick('efapulse_node_transport')} == 1) and "

@@ -16,8 +16,9 @@ from dashboards.pictures.source import Source, fill
 from dashboards.store import shipped
 
 FILL_SECONDS = 75.0
-NODES = (WITNESSED, "told-a")
-"""Nodes that the board of one node is asked about: one of the simulation that the witness is on, one that is told of everything."""
+NODES = (WITNESSED, "told-a", "told-c")
+"""Nodes that the board of one node is asked about: one of the simulation that the witness is on, one that is told of everything, and one
+of a single probe, which has room for its latency under the cap of series."""
 SILENT: dict[tuple[str, str], str] = {
     ("efa-pulse-monitor", "Series dropped"): "only a page above its cap drops series; tests of the publisher make one",
 }
