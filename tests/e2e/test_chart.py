@@ -55,7 +55,8 @@ SELDOM: dict[Right, str] = {
     (PROBES, "batch", "jobs", "get"): "an answer to a create was lost, or another leader was faster: launch/requests.py",
     (PROBES, "", "events", "list"): "why a Job got no pods: launch/requests.py",
     (PROBES, "resource.k8s.io", "resourceclaimtemplates", "create"): "devices by dynamic allocation: launch/requests.py",
-    ("", "", "nodes/status", "patch"): "the node's condition",
+    ("", "", "nodes", "get"): "before a node's condition is written: flags.py",
+    ("", "", "nodes/status", "patch"): "the node's condition: flags.py",
     ("default", "", "events", "create"): "Events about nodes",
     (PROBES, "", "pods/log", "get"): "logs of runs that were not ok",
     **{(PROBES, "kubeflow.org", "mpijobs", verb): "nccl-tests over several nodes: launch/mpijob.py"

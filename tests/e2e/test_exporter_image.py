@@ -20,8 +20,12 @@ from prometheus import free_port
 REPO = Path(__file__).resolve().parent.parent.parent
 IMAGES = REPO / "images"
 USER = 65532
-START = ("mount --bind \"$0\" \"$0\" && mount -o remount,bind,ro \"$0\" && mount -t proc proc \"$0/proc\" && mount --rbind /dev \"$0/dev\" && "
-         "mount -t tmpfs -o mode=1777 tmpfs \"$0/tmp\" && cd / && exec chroot --userspec=65532:65532 \"$0\" \"$@\"")
+START = """
+set -e
+mount --bind "$0" "$0" && mount -o remount,bind,ro "$0"
+mount -t proc proc "$0/proc" && mount --rbind /dev "$0/dev" && mount -t tmpfs -o mode=1777 tmpfs "$0/tmp"
+cd / && exec chroot --userspec=65532:65532 "$0" "$@"
+"""
 
 
 @pytest.fixture(scope="module")

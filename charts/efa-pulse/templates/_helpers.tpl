@@ -170,5 +170,6 @@ server:
 {{- $all := fromYaml (include "efa-pulse.config" .) -}}
 {{- $launch := default dict $all.launch -}}
 {{- $gates := default dict (default dict $all.planning).gates -}}
-{{- list $all.server $all.metrics $launch.local $launch.grace $all.logging $all.inventory $all.kubernetes $gates.tolerations | toJson -}}
+{{- list $all.server $all.metrics $launch.local $launch.grace $all.logging $all.inventory $all.kubernetes $gates.tolerations
+    $all.grafana $all.archive $all.ec2 $all.conditions | toJson -}}
 {{- end -}}

@@ -15,6 +15,7 @@ from charting import CHART, REPO, VALUES, helm, one, template
 from dashboards.rules.options import build
 from dashboards.rules.render import rule_groups
 from exporter.config.load import from_bytes
+from exporter.config.restart import needs_restart
 from exporter.config.root import Config
 
 Json = dict[str, Any]
@@ -88,14 +89,28 @@ def test_what_is_configured_comes_out_whole() -> None:
     assert quota["scopeSelector"]["matchExpressions"][0]["values"] == ["pulse-probe"], "the witnesses are not counted"
 
 
-def test_only_settings_that_need_it_restart_the_pods() -> None:
-    def stamp(*more: str) -> str:
-        pod = one(template(*more), "Deployment", "efa-pulse")["spec"]["template"]
-        return str(pod["metadata"]["annotations"]["efa-pulse.io/restart-config"])
+@pytest.mark.parametrize("setting", [
+    "schedule.start_spread=7s", "launch.canary_concurrency=3", "planning.repairs=3", "probes.nixl.enabled=false", "baselines.samples=30",
+    "metrics.max_series=2000", "launch.grace=1s", "logging.level=debug", "grafana.url=http://grafana:3000", "archive.keep=1GiB",
+    "ec2.region=us-west-2", "conditions.least=2", "kubernetes.max_jobs=3", "planning.gates.tolerations[0].operator=Exists",
+    "server.enable_reload=true",
+])
+def test_just_the_settings_that_need_it_restart_the_pods(setting: str) -> None:
+    def rendered(*more: str) -> tuple[str, Config]:
+        objects = template(*more)
+        pod = one(objects, "Deployment", "efa-pulse")["spec"]["template"]
+        return str(pod["metadata"]["annotations"]["efa-pulse.io/restart-config"]), config_of(objects)
 
-    assert stamp("--set", "config.schedule.start_spread=7s") == stamp()
-    assert stamp("--set", "config.logging.level=debug") != stamp()
-    assert stamp("--set", "config.kubernetes.max_jobs=3") != stamp()
+    before, after = rendered(), rendered("--set", f"config.{setting}")
+    assert before[1] != after[1]
+    assert (before[0] != after[0]) == bool(needs_restart(before[1], after[1]))
+
+
+def test_the_rights_of_discovery_are_for_what_the_targets_name() -> None:
+    roles = {(each["metadata"]["namespace"], rule["resources"][0]): rule.get("resourceNames")
+             for each in template(values=CHART / "ci" / "everything-values.yaml")
+             if each["kind"] == "Role" and each["metadata"]["name"].endswith("-discovery") for rule in each["rules"]}
+    assert roles == {("llm-d", "inferencepools"): ["decode"], ("ray", "rayservices"): None}
 
 
 def test_dashboards_are_those_of_the_repository() -> None:
