@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import verdicts
-from integration.service.test_service import Running
+from running import Running
 
 from exporter.archive.archive import Archive
 from exporter.archive.index import Query
