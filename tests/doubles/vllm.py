@@ -14,10 +14,11 @@ import uuid
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from engine_pages import BLOCK_TOKENS, vllm
 
+ServerT = TypeVar("ServerT", bound="Server")
 KV_BYTES_PER_TOKEN = 2048
 MODEL = "m"
 
@@ -61,8 +62,9 @@ class Server:
                 time.sleep(server.ttft)
                 usage, handle = server.count(fields)
                 if not fields.get("stream"):
-                    self.reply(200, json.dumps({"id": f"cmpl-{uuid.uuid4()}", "usage": usage, "kv_transfer_params": handle, "choices": [
-                        {"index": 0, "text": "word", "finish_reason": "length"}]}).encode(), "application/json")
+                    choice = {"index": 0, "text": "word", "token_ids": server.answer(fields), "finish_reason": "length"}
+                    reply = {"id": f"cmpl-{uuid.uuid4()}", "usage": usage, "kv_transfer_params": handle, "choices": [choice]}
+                    self.reply(200, json.dumps(reply).encode(), "application/json")
                     return
                 self.send_response(200)
                 self.send_header("content-type", "text/event-stream")
@@ -90,7 +92,7 @@ class Server:
         """Base address of its API."""
         return f"http://127.0.0.1:{self._http.server_address[1]}"
 
-    def __enter__(self) -> Server:
+    def __enter__(self: ServerT) -> ServerT:
         self._thread.start()
         return self
 
@@ -128,7 +130,15 @@ class Server:
         if not params.get("do_remote_decode") or self.drops:
             return usage, None
         return usage, {"do_remote_prefill": True, "do_remote_decode": False, "remote_block_ids": [[1]], "remote_engine_id": "e",
-                       "remote_host": "127.0.0.1", "remote_port": 5600}
+                       "remote_host": "127.0.0.1", "remote_port": 5600, **self.handle(fields)}
+
+    def answer(self, fields: dict[str, Any]) -> list[int]:
+        """Token ids of an answer that is not streamed."""
+        return [1] * int(fields.get("max_tokens", 1))
+
+    def handle(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """What of a hand-over is this request's own."""
+        return {}
 
     @staticmethod
     def events(fields: dict[str, Any], usage: dict[str, int]) -> list[str]:
