@@ -22,9 +22,11 @@ import realtools
 from e2e import cell
 from e2e.serving.asking import TOKENS, ask, eventually, good, idle, meter, moved_by, of_two, params, proof_of, stream_of
 from e2e.serving.faulty_router import FaultyRouter, Wrong
+from e2e.serving.nodes import Counters, Nodes, settled
 from e2e.serving.packets import Capture
 from e2e.serving.rig import BLOCK, KV_BYTES_PER_TOKEN, Rig, RigError, install
 
+from exporter.judge.transport import Transport
 from probes.canary.client import measure, prefill_only
 from probes.canary.pd.learn import learn, predict
 from probes.canary.pd.provenance import prove
@@ -131,21 +133,24 @@ def test_the_bytes_of_a_request_are_learned_within_two_percent_of_the_engines_ow
 
 
 def test_ttft_and_tpot_are_those_of_the_packets(rig: Rig) -> None:
-    """The capture is another program's view: the kernel's stamps of the bridge, and bytes taken apart by hand."""
+    """The capture is another program's view: the kernel's stamps of the bridge, and bytes taken apart by hand. A busy machine may hold the
+    client between its mark and its write, which adds to a difference and never takes from it: the best of five counts."""
     prefill, decode_at = (f"{engine.address}:8000" for engine in (rig.prefill, rig.decode))
-    for _ in range(3):
+    differences = []
+    for _ in range(5):
         with Capture("br0") as capture:
             run = measure(params(rig, max_tokens=24))
             time.sleep(0.3)
         asked = next(packet for packet in capture.sent(prefill) if packet.payload.startswith(b"POST"))
-        tokens = [packet.at for packet in capture.received(decode_at) for _ in re.findall(rb'"text":" ?[a-z]', packet.payload)]
-        stream = run.stream
-        if not stream.disturbed and stream.ttft is not None and stream.tpot is not None and len(tokens) == 24:
-            break
-    assert stream.status == "ok", run.message
-    assert len(tokens) == 24
-    assert stream.ttft == pytest.approx((tokens[0] - asked.at) / 1e9, abs=0.005)
-    assert stream.tpot == pytest.approx((tokens[-1] - tokens[0]) / 1e9 / 23, abs=0.0005)
+        events = [(packet.at, len(words.split())) for packet in capture.received(decode_at)
+                  for words in re.findall(rb'"text":"([a-z ]+)"', packet.payload)]
+        assert run.stream.status in ("ok", "disturbed"), run.message
+        assert sum(words for _, words in events) == 24  # a word is a token; late ones share an event
+        (first, alone), (last, _) = events[0], events[-1]
+        if alone == 1 and run.stream.ttft is not None and run.stream.tpot is not None:
+            differences.append((abs(run.stream.ttft - (first - asked.at) / 1e9), abs(run.stream.tpot - (last - first) / 1e9 / 23)))
+    assert min(ttft for ttft, _ in differences) < 0.002, differences
+    assert min(tpot for _, tpot in differences) < 0.0002, differences
 
 
 def test_the_whole_worker_writes_a_document_that_says_it(rig: Rig, tmp_path: Path) -> None:
@@ -160,6 +165,41 @@ def test_the_whole_worker_writes_a_document_that_says_it(rig: Rig, tmp_path: Pat
     assert result.pd is not None
     assert (result.pd.disaggregation, result.pd.evidence) == ("yes", "counters"), result.pd.why
     assert (tmp_path / "result").stat().st_size <= 4096
+
+
+# ------------------------------------------------------------------------------------------------------- how the KV of the pair travels
+
+
+@pytest.fixture(scope="module")
+def nodes(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    with Nodes(rig, tmp_path_factory.mktemp("sysfs")) as made:
+        yield made
+
+
+@pytest.mark.parametrize(("counters", "slow", "transport"), [
+    (Counters.FOLLOW, False, Transport.EFA_RDMA),
+    (Counters.FOLLOW, True, Transport.EFA_RDMA),
+    (Counters.FLAT, False, Transport.TCP),
+    (Counters.BUSY, False, Transport.INDETERMINATE),
+    (Counters.RESET, False, Transport.INDETERMINATE),
+], ids=["efa", "slow efa", "tcp at full speed", "background", "reset"])
+def test_the_transport_of_the_pair_is_that_of_its_counters_whatever_the_speed(rig: Rig, nodes: Nodes, counters: Counters, slow: bool,
+                                                                               transport: Transport) -> None:
+    nodes.counters = counters
+    if slow:
+        rig.slow_link("16mbit")
+    try:
+        settled()
+        start = time.time()
+        proof = proof_of(ask(rig, prompt_tokens=1500))
+        end = time.time()
+    finally:
+        if slow:
+            rig.free_link()
+    assert proof.kv_bytes is not None, proof.why
+    assert proof.kv_bytes > 2 << 20
+    verdict = nodes.judge(proof, start, end)
+    assert verdict.transport is transport, verdict.why
 
 
 # --------------------------------------------------------------------------------------------------------- what is wrong, and is named
@@ -245,7 +285,7 @@ def test_a_request_given_up_at_its_deadline_frees_its_blocks(rig: Rig) -> None:
 
 
 def test_a_day_of_canaries_leaks_no_blocks_no_sockets_and_no_memory(rig: Rig) -> None:
-    """One request a minute and a long one every ten: 48 in a row stand for them, from a process that does not end in between."""
+    """One request a minute and a long one every ten: 40 in a row stand for them, from a process that does not end in between."""
     running = [engine.process.pid for engine in (rig.prefill, rig.decode) if engine.process is not None]
     servers = [pid for one in running for pid in (one, *descendants(one))]
 
@@ -259,7 +299,7 @@ def test_a_day_of_canaries_leaks_no_blocks_no_sockets_and_no_memory(rig: Rig) ->
     eventually(lambda: idle(rig.prefill, rig.decode), CALM_SECONDS, "not idle before the day began")
     sockets, resident = held()
     ours = _sockets(os.getpid())
-    for number in range(48):
+    for number in range(40):
         run = measure(params(rig, prompt_tokens=1000 if number % 10 == 0 else 40, max_tokens=8))
         assert run.stream.status in ("ok", "disturbed"), run.message
     eventually(lambda: idle(rig.prefill, rig.decode), CALM_SECONDS, "blocks or requests are left")

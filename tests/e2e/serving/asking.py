@@ -33,8 +33,8 @@ class InProcess(Context):
 
 def ask(rig: Rig, *, pages: tuple[str, ...] = (), provenance: bool = False, settle: float = 15.0, **fields: Any) -> Report:
     """One canary, by default to the direct pair, with the engines' pages read around it and compared with what decode says by itself."""
-    known = [{"url": f"{rig.prefill.url}/metrics", "role": "prefill", "pod": "prefill-0"},
-             {"url": f"{rig.decode.url}/metrics", "role": "decode", "pod": "decode-0"},
+    known = [{"url": f"{rig.prefill.url}/metrics", "role": "prefill", "pod": "prefill-0", "node": "node-prefill"},
+             {"url": f"{rig.decode.url}/metrics", "role": "decode", "pod": "decode-0", "node": "node-decode"},
              *({"url": url, "role": "router", "pod": "router-0"} for url in pages)]
     if fields.get("route", "pair") == "pair":
         fields.setdefault("prefill", rig.prefill.url)

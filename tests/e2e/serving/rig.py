@@ -193,7 +193,9 @@ class Rig:
                 _enter(outside.fileno())
 
     def start(self, engine: Engine) -> None:
-        """Start an engine that does not run. It is not ready when this returns."""
+        """Start an engine unless it runs. It is not ready when this returns."""
+        if engine.process is not None and engine.process.alive():
+            return
         engine.process = self.cell.start(engine.name, ["ip", "netns", "exec", engine.name, *engine.command()], env=engine.environment())
 
     def kill(self, engine: Engine) -> None:
