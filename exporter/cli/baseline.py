@@ -153,7 +153,10 @@ def _forget(journal: Journal, probe: str | None) -> int:
         if probe is None or (key.startswith(NORM) and record.get("key", {}).get("probe") == probe):
             journal.drop(key)
         elif key.startswith(NODE) and probe in record:
-            journal.put(key, {name: its for name, its in record.items() if name != probe})
+            rest = {name: its for name, its in record.items() if name != probe}
+            journal.drop(key)
+            if rest:
+                journal.put(key, rest)
         else:
             continue
         gone += 1

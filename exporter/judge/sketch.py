@@ -58,7 +58,7 @@ class Sketch:
 
     def samples(self, now: float) -> float:
         """How many figures are remembered, each counted by what is left of its weight."""
-        return self._total / 2.0 ** ((now - self._base) / self.half_life) if self.last is not None else 0.0
+        return self._total / 2.0 ** ((max(now, self.last) - self._base) / self.half_life) if self.last is not None else 0.0
 
     @property
     def centre(self) -> float:
