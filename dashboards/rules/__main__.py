@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from dashboards.rules import render
+from dashboards.rules import reasons, render
 
 HERE = Path(__file__).parent
 OPEN = "# Made by python -m dashboards.rules: rules with open places, for the chart. Do not edit.\n"
@@ -18,6 +18,7 @@ def generated() -> dict[str, str]:
         "prometheusrule.yaml": render.text(render.prometheus_rule()),
         "template.yaml": render.text(render.template(), OPEN),
         "alerts.md": render.page(),
+        "../runbooks/reasons.md": reasons.page(),
     }
 
 

@@ -65,7 +65,7 @@ GROUP = Group("efapulse.monitor", (
         "sum without (instance, pod) (efapulse_leader) == 0",
         "No replica of efa-pulse leads: nothing is planned",
         "All replicas stand by: the Lease cannot be written, or is held by somebody who is gone.",
-        "A hand-over takes seconds; 5m are many times its longest."),
+        "A hand-over takes seconds, half a minute after a crash; 5m are many times its longest."),
     Alert(
         "EfaPulseConfigRejected", Severity.WARNING, MONITOR, "5m",
         "max without (instance, pod) (efapulse_config_last_reload_successful == bool 0) == 1\n"
