@@ -70,13 +70,21 @@ def check(config: Config) -> list[Found]:
             place = ("probes", name, "params", *(("sizes",) if hasattr(probe.params, "sizes") else ()))
             needs = f"about {-(-worst.needed // 100) * 100} bytes" if worst.needed is not None else "far more"
             found.append((place, f"the result of one run may need {needs}, and {worst.limit} fit: measure fewer sizes or operations"))
+    for index, target in enumerate(config.canary.targets):
+        for kind, prompt in target.prompts.items():
+            tokens = target.request(kind).max_tokens
+            if not (target.enabled and prompt.enabled) or canary_worst_case(target.name, kind, tokens, pd=target.pd is not None).fits:
+                continue
+            own = "max_tokens" in prompt.params.model_fields_set
+            where = ("canary", "targets", index, *(("prompts", kind) if own else ()), "params", "max_tokens")
+            found.append((where, f"the result of a request of {tokens} tokens may not fit beside its proof of KV movement: 64 always do"))
     return found
 
 
 def worst_case(config: Config) -> list[Capacity]:
     """The worst case of every enabled probe and of every canary prompt, in the order of the configuration."""
     probes = [probe_worst_case(name, probe) for name, probe in config.probes.items() if probe.enabled]
-    canaries = [canary_worst_case(target.name, kind, target.request(kind).max_tokens)
+    canaries = [canary_worst_case(target.name, kind, target.request(kind).max_tokens, pd=target.pd is not None)
                 for target in config.canary.targets for kind, prompt in target.prompts.items() if target.enabled and prompt.enabled]
     return probes + canaries
 
@@ -86,16 +94,42 @@ def probe_worst_case(name: ProbeName, probe: Probe) -> Capacity:
     return _measure(name, measurements=[_measurement(table) for table in _tables(probe)], findings=_findings() if name == "node" else [])
 
 
-def canary_worst_case(target: str, kind: Kind, max_tokens: int) -> Capacity:
-    """The worst case of one canary request: a gap for every token."""
+def canary_worst_case(target: str, kind: Kind, max_tokens: int, *, pd: bool = False) -> Capacity:
+    """The worst case of one canary request: a gap for every token; `pd`: with both legs and every proof of KV movement."""
     figures = _Figures()
     names = ("connect", "tls", "ttfb", "ttft", "ttfo", "tpot", "max_gap", "e2e", "stream_close", "output_tokens_per_second", "clock_lag")
-    stream = {"status": "ok", "http_status": 200, **{name: figures.seconds() for name in names},
+    stream: dict[str, Any] = {"status": "ok", "http_status": 200, **{name: figures.seconds() for name in names},
               "itl": [figures.seconds() for _ in range(max_tokens)], "prompt_tokens": 131072, "output_tokens": max_tokens,
               "cached_tokens": 131072,
               "token_count_source": "usage", "token_events": max_tokens, "unresolved_events": max_tokens, "finish_reason": "length",
               "request_id": f"chatcmpl-{figures.hex(32)}", "answer_sha256": figures.hex(64)}
-    return _measure(f"canary/{target}/{kind}", stream=stream)
+    if not pd:
+        return _measure(f"canary/{target}/{kind}", stream=stream)
+    leg = {"status": "ok", "http_status": 200, "prompt_tokens": 131072, "cached_tokens": 131072,
+           **{name: figures.seconds() for name in ("start", "ttfb", "seconds")}}
+    stream |= {"prefill": leg, "handover": "given", "decode_ttft": figures.seconds(), "cold_ttft": figures.seconds()}
+    return _measure(f"canary/{target}/{kind}", stream=stream, pd=_proof(figures))
+
+
+def _proof(figures: _Figures) -> dict[str, Any]:
+    """A section on prefill and decode with every field."""
+    seconds = ("kv_transfer", "kv_bytes_per_second", "queue", "prefill_seconds", "transfer", "handover")
+    counts = ("kv_bytes", "expected_kv_bytes", "formula_kv_bytes")
+    kinds = ("provenance", "counters", "router_mode", "purity", "configuration")
+    return {"route": "pair", "connector": "nixl", "disaggregation": "yes", "evidence": "counters", "why": figures.hex(100),
+            "says": [{"kind": kind, "says": "yes", "text": figures.hex(100)} for kind in kinds],
+            "prefill": _pod(figures, "prefill"), "decode": _pod(figures, "decode"), "others": 99, "block_tokens": 128,
+            **{name: figures.seconds() for name in seconds}, **dict.fromkeys(counts, 123456789012), "failed_transfers": 99, "expired": 99,
+            "impure_tokens": [9999, 9999], "integrity": {"verdict": "degenerate", "why": figures.hex(60), "anchors": [3, 3],
+                                                         "first_token": True, "common_prefix": figures.seconds(),
+                                                         "logprob_drift": figures.seconds(), "repetition": figures.seconds(),
+                                                         "replacement_characters": 99}}
+
+
+def _pod(figures: _Figures, role: str) -> dict[str, Any]:
+    names = {"pod": f"modelservice-{role}-{figures.hex(15)}", "node": f"ip-10-0-{figures.hex(3)}.eu-central-1.compute.internal",
+             "zone": "eu-central-1a", "instance_type": "p5en.48xlarge", "placement_group": f"pg-{figures.hex(12)}", "engine": "sglang"}
+    return {"role": role, **names, "engine_role": role, **{name: figures.seconds() for name in ("running", "waiting", "kv_usage")}}
 
 
 def _measure(name: str, **parts: Any) -> Capacity:

@@ -36,6 +36,20 @@ def test_the_longest_canary_fits() -> None:
     assert canary_worst_case("chat", "long", most).fits
 
 
+def test_a_canary_with_its_proof_of_kv_movement_fits_with_64_tokens_and_more_are_refused() -> None:
+    assert canary_worst_case("chat", "long", 64, pd=True).fits
+    pods = [{"name": role, "role": role, "url": f"http://{role}:8000"} for role in ("prefill", "decode")]
+    target = {"name": "chat", "url": "http://h", "model": "m", "stack": "vllm", "pd": {"source": {"static": pods}}}
+
+    def places(**fields: object) -> list[object]:
+        return [where for where, _ in check(Config.model_validate({"canary": {"targets": [target | fields]}}))]
+
+    assert places() == []
+    assert places(params={"max_tokens": 200}) == [("canary", "targets", 0, "params", "max_tokens")] * 2
+    own = places(prompts={"long": {"params": {"max_tokens": 200}}})
+    assert own == [("canary", "targets", 0, "prompts", "long", "params", "max_tokens")]
+
+
 def test_all_block_sizes_of_one_direction_fit_in_one_run() -> None:
     assert probe_worst_case("mooncake", with_sizes(11, "write", "batch_write")).fits
 
