@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import json
 import os
+import signal
 import subprocess
 import time
 import urllib.error
@@ -55,12 +56,18 @@ def model_folder() -> Path:
 
 
 def _command(command: Sequence[str], what: str) -> None:
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                               start_new_session=True)
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
+        said, _ = process.communicate(timeout=INSTALL_SECONDS)
     except subprocess.TimeoutExpired:
         raise RigError(f"{what} did not end in {INSTALL_SECONDS:g} s") from None
-    if done.returncode != 0:
-        raise RigError(f"{what} failed ({done.returncode}): {(done.stderr or done.stdout)[-2000:]}")
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # what it started, too
+        process.wait()
+    if process.returncode != 0:
+        raise RigError(f"{what} failed ({process.returncode}): {said[-2000:]}")
 
 
 @dataclass
