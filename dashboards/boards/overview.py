@@ -28,7 +28,8 @@ _HEALTHY = pick("efapulse_node_healthy")
 _BAD = f"max by (cluster, node, probe) ({_HEALTHY}) == 0"
 _REQUESTS = pick("efapulse_canary_requests_total", f'result!~"{UNKNOWN}"')
 # Fine for what is new, coarse for what is old: one fine look at a whole day would cost every refresh dearly.
-_LAST_GOOD = " or ".join(f"max by (cluster, node, probe) (max_over_time(timestamp({_HEALTHY} == 1)[{span}]))" for span in ("1h:30s", "1d:5m"))
+_LAST_GOOD = " or ".join(f"max by (cluster, node, probe) (max_over_time(timestamp({_HEALTHY} == 1)[{span}]))"
+                         for span in ("1h:30s", "1d:5m"))
 _COVERED = pick("efapulse_coverage_ratio", 'stratum="all"')
 _ENDPOINT = "cluster, target, route, prompt"
 _NODE_LINK = ("This node", "/d/efa-pulse-node?${datasource:queryparam}&${cluster:queryparam}&var-node=${__data.fields.node}")
@@ -82,7 +83,7 @@ _BAD_NOW = Row("What is bad, and since when", [
     states("Nodes that were bad in the shown time", "One row a node that was bad at some time: red while its verdict was bad for any "
            "probe.",
            [Query(f"min by (cluster, node) ({_HEALTHY}) and on (cluster, node) "
-                  f"(min_over_time((min by (cluster, node) ({_HEALTHY}))[$__range:5m] @ end()) == 0)", "{{node}}")],
+                  f"(min_over_time((min by (cluster, node) ({_HEALTHY}))[$__range:$__interval] @ end()) == 0)", "{{node}}")],
            HEALTH, width=16, height=8),
     states("What holds back every probe", "Gates over all: closed means that no probe is started, not that anything is bad.",
            [Query(f"max by (gate) (min without (instance, pod) ({pick('efapulse_gate_closed')}))", "{{gate}}")], HELD, width=8, height=8),
