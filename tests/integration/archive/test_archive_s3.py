@@ -288,3 +288,23 @@ def test_jobs_beyond_the_hold_go_while_the_folder_cannot_be_written_and_all_is_w
     assert archive.pending == 0
     assert archive._folder is not None
     assert archive._folder.index.count() == 6
+
+
+def test_logs_are_kept_of_runs_that_were_not_ok_where_that_is_wanted(tmp_path: Path) -> None:
+    def logs(run: Any) -> dict[int, str]:
+        if run.spec.run_id == "forbidden":
+            raise OSError("no right")
+        return {0: "the beginning" + "x" * 500 + "the end", 1: ""}
+
+    def records(folder: Path, *, wanted: bool) -> dict[str, Any]:
+        archive = Archive(Settings(logs=wanted, log_bytes=256), folder=folder, logs=logs)
+        for run_id, reason in (("good", "ok"), ("bad", "transfer_failed"), ("forbidden", "transfer_failed")):
+            archive.offer(verdicts.pair(run_id, at=AT, reason=reason))
+        archive.turn()
+        return {one["run_id"]: one.get("logs") for name in segments.find(folder) for _, _, one in segments.lines(folder / str(name))}
+
+    kept = records(tmp_path / "with", wanted=True)
+    assert (kept["good"], kept["forbidden"]) == (None, None)
+    assert kept["bad"]["0"].endswith("the end")
+    assert (len(kept["bad"]["0"]), list(kept["bad"])) == (256, ["0"])
+    assert records(tmp_path / "without", wanted=False) == {"good": None, "bad": None, "forbidden": None}
