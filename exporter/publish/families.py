@@ -38,7 +38,7 @@ LABELS = {
     "phase": "`pull`, `launch`, `rendezvous`, `setup`, `measure` or `finish`",
     "placement_group": "EC2 placement group, empty when it is not known",
     "probe": "`node`, `mooncake`, `nixl`, `nccl`, `uccl-ep` or `canary`",
-    "prompt": "`short` or `long`",
+    "prompt": "`short`, `long` or `shared_prefix`",
     "python": "version of Python",
     "reason": "why a run ended as it did: the closed list of `probes.reasons`",
     "result": "how a canary request ended: the closed list of `probes.reasons`",

@@ -42,7 +42,7 @@ LOCAL = frozenset({
 
 def reasons(probe: str, *, cluster: bool = False) -> tuple[Reason, ...]:
     """The reasons a run of `probe` can end with, in the order of the list; `cluster` adds those of Kubernetes."""
-    foreign = {"canary": PREFLIGHT | FABRIC, "node": STREAM | FABRIC}.get(probe, STREAM | PREFLIGHT)
+    foreign = {"canary": PREFLIGHT | FABRIC - {Reason.WRONG_CONTENT}, "node": STREAM | FABRIC}.get(probe, STREAM | PREFLIGHT)
     return tuple(reason for reason in REASONS if reason not in foreign and (cluster or reason not in CLUSTER))
 
 
