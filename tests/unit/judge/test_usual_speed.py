@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from usual import SIZE, T, TYPE, book, ended, fleet
+from usual import SIZE, TYPE, T, book, ended, fleet
 
 from exporter.config.thresholds import Floor
 from exporter.judge.ceiling import ceiling
