@@ -85,6 +85,7 @@ class Simulation:
         metrics = self.config.metrics
         self.publisher = PacedPublisher(self.clock, max_series=metrics.max_series, node_interval=metrics.node_interval,
                                         best_of=metrics.best_of, cluster=True)
+        self.publisher.leading(True)
         self.canaries = canaries(self._ended) if canaries is not None else None
         launcher = RoutedLauncher(self.launcher, self.canaries) if self.canaries is not None else self.launcher
         self.scheduler = Scheduler(self.events) if self.canaries is not None else Scheduler(self.events, clock=self.clock)
