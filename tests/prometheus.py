@@ -94,11 +94,13 @@ class Prometheus:
 
 @contextlib.contextmanager
 def running(found: Binaries, folder: Path, scrape_configs: list[dict[str, Any]], *flags: str, interval: str = "1s",
-            rule_files: Sequence[Path] = ()) -> Iterator[Prometheus]:
-    """Start Prometheus with these scrape jobs; it is gone, with its data, when the block ends."""
+            rule_files: Sequence[Path] = (), alertmanager: str | None = None) -> Iterator[Prometheus]:
+    """Start Prometheus with these scrape jobs; it is gone, with its data, when the block ends. `alertmanager` is host and port."""
     config = folder / "prometheus.yml"
     pace = {"scrape_interval": interval, "scrape_timeout": interval}
     rules: dict[str, Any] = {"rule_files": [str(path) for path in rule_files]} if rule_files else {}
+    if alertmanager is not None:
+        rules["alerting"] = {"alertmanagers": [{"static_configs": [{"targets": [alertmanager]}]}]}
     config.write_text(yaml.safe_dump({"global": {**pace, "evaluation_interval": interval}, **rules, "scrape_configs": scrape_configs}))
     port = free_port()
     command = [str(found.prometheus), f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}",

@@ -41,13 +41,13 @@ GROUP = Group("efapulse.monitor", (
         "absent(efapulse_build_info)",
         "No efa-pulse exporter is scraped: nothing watches EFA and the canaries",
         "All replicas are down, or Prometheus no longer finds or reaches them. Every other alert of efa-pulse is blind.",
-        "absent() fires only when no series at all is left, in none of the clusters this Prometheus watches, so it cannot tell which one "
-        "is "
+        "absent() fires only when no series at all is left, in none of the clusters this Prometheus watches, so it cannot tell which is "
         "gone: use one Prometheus per cluster, or EfaPulseReplicaDown beside it. 5m outlast a restart and are shorter than `bridge`, so "
         "alerts that fire hand over to this one without a gap."),
     Alert(
         "EfaPulseReplicaDown", Severity.WARNING, MONITOR, "15m",
-        'sum without (instance, pod) (up{job=~"@job@"} == bool 0) > 0\nand max without (instance, pod) (max_over_time(up{job=~"@job@"}[@bridge@])) == 1',
+        'sum without (instance, pod) (up{job=~"@job@"} == bool 0) > 0\n'
+        'and max without (instance, pod) (max_over_time(up{job=~"@job@"}[@bridge@])) == 1',
         "{{ $value }} exporter(s) of efa-pulse (job {{ $labels.job }}) cannot be scraped",
         "A replica is down or does not answer. With another one left nothing is lost, but the next failure is a gap.",
         "`up` is the only series of a target that does not answer. 15m outlast an upgrade of a node. It needs the name of the scrape job.",
