@@ -42,6 +42,7 @@ class Visits:
 
     interval: float
     _pods: dict[str, float] = field(default_factory=dict)
+    _turns: dict[str, float] = field(default_factory=dict)
     _pairs: dict[tuple[str, str], float] = field(default_factory=dict)
     _started: float = NEVER
     _since: dict[str, float] = field(default_factory=dict)
@@ -53,19 +54,19 @@ class Visits:
             self._since.setdefault(pod.life, now)
         self._since = {life: at for life, at in self._since.items() if life in lives}
         self._pods = {life: at for life, at in self._pods.items() if life in lives}
+        self._turns = {life: at for life, at in self._turns.items() if life in lives}
         self._pairs = {pair: at for pair, at in self._pairs.items() if lives.issuperset(pair)}
 
     def due(self, pods: Sequence[EnginePod], now: float, *, busy: Collection[str] = (),
-            zone: Callable[[EnginePod], str | None] | None = None, fresh: Collection[str] = ()) -> Pair | None:
-        """The pair to visit now, None when it is not time or none is free. `busy` are lives under a visit; `fresh` those whose last visit
-        failed while they warm up: they wait for their turn like others."""
+            zone: Callable[[EnginePod], str | None] | None = None) -> Pair | None:
+        """The pair to visit now, None when it is not time or none is free. `busy` are lives under a visit."""
         prefill = [pod for pod in pods if pod.prefills and pod.ready and pod.url]
         decode = [pod for pod in pods if pod.decodes and pod.ready and pod.url]
         free_p = [pod for pod in prefill if pod.life not in busy]
         free_d = [pod for pod in decode if pod.life not in busy]
         if not free_p or not free_d:
             return None
-        new = any(pod.life not in self._pods and pod.life not in fresh for pod in (*free_p, *free_d))
+        new = any(pod.life not in self._turns for pod in (*free_p, *free_d))
         gap = self.interval * RESERVE / max(len(prefill), len(decode))
         if not new and now - self._started < gap and now >= self._started:
             return None
@@ -76,7 +77,7 @@ class Visits:
         if not others:
             return None
         # A pod that nobody has visited yet goes before everything else.
-        unseen = [pod for pod in others if pod.life not in self._pods]
+        unseen = [pod for pod in others if pod.life not in self._turns]
         choice = unseen or others[: max(1, math.ceil(len(others) / CHOICE))]
         other = min(choice, key=lambda pod: (self._pairs.get((one.life, pod.life), NEVER), self._waited(pod)))
         return Pair(one, other, (one.life, other.life) not in self._pairs)
@@ -85,7 +86,13 @@ class Visits:
         """The pair is being visited."""
         self._started = now
         for life in pair.lives:
-            self._pods[life] = now
+            self._turns[life] = now
+
+    def left_out(self, pair: Pair) -> None:
+        """The visit was not made after all: those that nobody has visited yet still come first."""
+        for life in pair.lives:
+            if life not in self._pods:
+                self._turns.pop(life, None)
 
     def end(self, lives: tuple[str, str], now: float, *, met: bool) -> None:
         """The visit is over; `met`: an answer came through both."""
@@ -110,4 +117,4 @@ class Visits:
         return sum((one.life, other.life) in self._pairs for one in prefill for other in decode) / every if every else None
 
     def _waited(self, pod: EnginePod) -> tuple[float, str]:
-        return self._pods.get(pod.life, NEVER), pod.name
+        return self._turns.get(pod.life, NEVER), pod.name

@@ -118,7 +118,9 @@ class PdTarget:
 
     def forget(self, job_id: str) -> None:
         """A visit was left out before it began."""
-        self.flying.pop(job_id, None)
+        pair = self.flying.pop(job_id, None)
+        if pair is not None:
+            self.visits.left_out(pair)
 
     def _through(self, pd: Pd, pair: Pair | None) -> list[EnginePod]:
         if pair is not None:
