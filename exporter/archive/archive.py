@@ -91,7 +91,8 @@ class Archive:
         self._retry_at: dict[str, float] = {}
         self._wait: dict[str, float] = {}
         self._wary_until = 0.0
-        self._looked_from: float | None = None
+        self._horizon: float | None = None
+        self._seen: set[Name] = set()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="archive", daemon=True)
         self._log = log.get()
@@ -310,23 +311,26 @@ class Archive:
             self._let_go()
 
     def _look_at_others(self, folder: Folder, store: S3Store, owed: Sequence[Name]) -> None:
-        """Take in the segments that others wrote lately. Runs that they hold are not uploaded again; settled they are."""
+        """Take in the segments that others wrote lately. Runs that they hold are not uploaded again; settled they are.
+
+        A segment may appear long after its beginning, where its writer could not reach S3: what counts is that it was not seen yet.
+        """
         now = self._clock()
-        since = min([now - LOOK_BACK_SECONDS, *(name.begun for name in owed)]) if self._looked_from is None else self._looked_from
+        if self._horizon is None:
+            self._horizon = min([now - LOOK_BACK_SECONDS, *(name.begun for name in owed)])
         here = {one.name: one.uploaded for one in folder.index.segments()}
-        for date in segments.days(since, now):
-            after = f"{segments.partition(self.settings.cluster, date)}/"
-            for text in store.names(after):
+        for date in segments.days(self._horizon, now):
+            for text in store.names(f"{segments.partition(self.settings.cluster, date)}/"):
                 name = Name.parse(text)
-                if name is None or here.get(name) or (name not in owed and name.begun < since - 60.0):
+                if name is None or here.get(name) or name in self._seen or (name not in here and name.begun < self._horizon):
                     continue
                 data = segments.unpacked(store.get(text))
+                self._seen.add(name)
                 if not data:
                     self._log.warning("an object of the archive is damaged and is passed over", key=text)
                     continue
                 folder.adopt(name, data)
                 self._settle(folder.index.runs_of(name))
-        self._looked_from = now - 2 * WARY_SECONDS
         self.counts.size = folder.size
 
     def _settle(self, runs: Iterable[str]) -> None:

@@ -308,3 +308,31 @@ def test_logs_are_kept_of_runs_that_were_not_ok_where_that_is_wanted(tmp_path: P
     assert kept["bad"]["0"].endswith("the end")
     assert (len(kept["bad"]["0"]), list(kept["bad"])) == (256, ["0"])
     assert records(tmp_path / "without", wanted=False) == {"good": None, "bad": None, "forbidden": None}
+
+
+def test_what_another_replica_could_upload_only_an_hour_later_is_not_uploaded_again(server: str, tmp_path: Path) -> None:
+    clock = Clock()
+    old = Archive(settings("http://127.0.0.1:9"), folder=tmp_path / "old", clock=clock)
+    offer(old, "both", "old")
+    turns(old)
+    clock.now += 301
+    turns(old)
+    old.leading(False)
+    new = Archive(settings(server), folder=tmp_path / "new", clock=clock)
+    new.leading(False)
+    offer(new, "first")
+    turns(new)
+    clock.now += 301
+    turns(new)
+    assert runs(server) == ["first"], "it has looked, and there was nothing"
+    clock.now += 3600
+    assert old._folder is not None
+    old._folder.close()
+    late = Archive(settings(server), folder=tmp_path / "old", clock=clock)
+    turns(late)
+    assert runs(server) == ["both", "first", "old"]
+    offer(new, "both", "last")
+    turns(new)
+    clock.now += 301
+    turns(new)
+    assert runs(server) == ["both", "first", "last", "old"]
