@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import sys
 import uuid
 from collections.abc import AsyncIterator
@@ -96,7 +97,7 @@ def main() -> None:
     decode = serve.deployment(Decode, name=f"Decode:{MODEL}", ray_actor_options=small).bind()
     serve.run(serve.deployment(Ingress, name="Ingress", ray_actor_options=small).bind(prefill, decode), name="llm", route_prefix="/v1")
     print("ready", flush=True)
-    sys.stdin.read()
+    signal.pause()
 
 
 if __name__ == "__main__":

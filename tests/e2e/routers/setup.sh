@@ -17,7 +17,7 @@ install() {
     rm -rf "$venv"
     mkdir -p "$root/build"
     "$uv" venv -q --python "$root/.venv/bin/python" "$venv"
-    "$uv" pip install -q --python "$venv/bin/python" --no-deps --require-hashes -r "$here/$1.lock"
+    "$uv" pip install -q --python "$venv/bin/python" --compile-bytecode --no-deps --require-hashes -r "$here/$1.lock"
     echo "$wanted" >"$venv/.installed"
 }
 
