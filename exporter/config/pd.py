@@ -164,7 +164,7 @@ class PdServing(Model):
     min_prompt_tokens: Annotated[int, Field(ge=0, le=131072)] = 0
     """Shorter prompts may be served by decode alone: `nonCachedTokens` of llm-d's prefix-based decider. They are not judged."""
     provenance: bool = False
-    """Make the provenance test on the first contact of a pair. It leaves one blocked cache entry on decode; see the page on canaries."""
+    """Make the provenance test on the first contact of a pair. See `probes/canary/pd/README.md` for what it costs."""
     shape: KvShape | None = None
     """Shape of the model's KV cache, for the formula beside the learned bytes."""
     baseline: Baseline | None = None
