@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import threading
-import time
 from enum import Enum
 from pathlib import Path
 from types import TracebackType
@@ -110,8 +109,3 @@ def link_bytes(engine: Engine) -> tuple[int, int]:
             words = rest.split()
             return int(words[0]), int(words[8])
     raise RigError(f"{engine.name} has no kv0")
-
-
-def settled(seconds: float = 3.0) -> None:
-    """Let the witnesses see some time before a canary: it is the background that they compare with."""
-    time.sleep(seconds)

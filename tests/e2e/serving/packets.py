@@ -14,11 +14,12 @@ SO_TIMESTAMPNS = 35
 
 @dataclass(frozen=True)
 class Packet:
-    """One TCP segment with payload. `at` is CLOCK_REALTIME, nanoseconds; addresses as `host:port`."""
+    """One TCP segment with payload. `at` is CLOCK_REALTIME, nanoseconds; addresses as `host:port`; `sequence` numbers its first byte."""
 
     at: int
     source: str
     target: str
+    sequence: int
     payload: bytes
 
 
@@ -27,6 +28,7 @@ class Capture:
 
     def __init__(self, device: str) -> None:
         self.packets: list[Packet] = []
+        self._seen: set[tuple[str, str, int]] = set()
         self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)
         self._socket.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
@@ -60,7 +62,8 @@ class Capture:
                 continue
             stamp = next((data for level, kind, data in ancillary if level == socket.SOL_SOCKET and kind == SO_TIMESTAMPNS), None)
             packet = _tcp(frame, stamp) if stamp is not None else None
-            if packet is not None:
+            if packet is not None and (key := (packet.source, packet.target, packet.sequence)) not in self._seen:
+                self._seen.add(key)  # what is sent again counts by its first arrival
                 self.packets.append(packet)
 
 
@@ -75,4 +78,4 @@ def _tcp(frame: bytes, stamp: bytes) -> Packet | None:
         return None
     seconds, nanoseconds = struct.unpack("qq", stamp)
     source, target = (f"{socket.inet_ntoa(ip[at:at + 4])}:{int.from_bytes(tcp[port:port + 2], 'big')}" for at, port in ((12, 0), (16, 2)))
-    return Packet(seconds * 10**9 + nanoseconds, source, target, payload)
+    return Packet(seconds * 10**9 + nanoseconds, source, target, int.from_bytes(tcp[4:8], "big"), payload)
