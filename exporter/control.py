@@ -296,23 +296,25 @@ class Control:
         for run_id in self._archive.settled():
             if self._ledger is not None:
                 self._ledger.archived(run_id)
-        for verdict in self._archive.recalled():
-            run = verdict.run
-            for name in dict.fromkeys(run.spec.nodes):
-                if self._publisher.kept(name, run.spec.probe) is None:
-                    self._publisher.recalled(verdict, name)
-                    if self._board is not None:
-                        self._board.remember(name, run.spec.probe, verdict.outcome.value, verdict.reason.value, run.finished)
+        for name, verdict in self._archive.recalled():
+            probe = verdict.run.spec.probe
+            there = name in self._residents.ids if self._fleet is not None else name in self._nodes_of(self._jobs)
+            if there and self._publisher.kept(name, probe) is None:
+                self._publisher.recalled(verdict, name)
+                if self._board is not None:
+                    self._board.remember(name, probe, verdict.outcome.value, verdict.reason.value, verdict.run.finished)
 
     def _recall(self) -> None:
         """Ask the archive for what is published of no node yet: the journal was lost, or there is none."""
         if self._archive is None:
             return
+        wanted: set[tuple[str, str | None, str]]
         if self._fleet is not None:
             probes = [plan.name for plan in self._fleet.plans]
-            wanted = {(name, probe) for name in self._residents.ids for probe in probes if self._publisher.kept(name, probe) is None}
+            wanted = {(name, one, probe) for name, one in self._residents.ids.items() for probe in probes
+                      if self._publisher.kept(name, probe) is None}
         else:
-            wanted = {(node, job.probe) for job in self._jobs.values() if job.probe != CANARY for node in job.nodes}
+            wanted = {(node, None, job.probe) for job in self._jobs.values() if job.probe != CANARY for node in job.nodes}
         self._archive.recall(wanted)
 
     def _lead(self, leading: bool) -> None:

@@ -82,8 +82,8 @@ class Archive:
         self._store = store or (S3Store(settings.s3) if settings.s3 is not None else None)
         self._queue: queue.Queue[Offer] = queue.Queue(settings.queue)
         self._settled: deque[str] = deque()
-        self._wanted: deque[tuple[str, str]] = deque()
-        self._recalled: deque[Verdict] = deque()
+        self._wanted: deque[tuple[str, str | None, str]] = deque()
+        self._recalled: deque[tuple[str, Verdict]] = deque()
         self._folder: Folder | None = None
         self._batch: list[Record] = []
         self._spooled: dict[str, bool] = {}
@@ -131,12 +131,12 @@ class Archive:
         """Who leads has changed: the runs that are not uploaded yet may be archived by both, so S3 is read before the next uploads."""
         self._wary_until = self._clock() + WARY_SECONDS if leading else float("inf")
 
-    def recall(self, wanted: Iterable[tuple[str, str]]) -> None:
-        """Look for the last conclusive run of each of these nodes and probes; `recalled` tells what was found."""
-        self._wanted.extend(sorted(wanted))
+    def recall(self, wanted: Iterable[tuple[str, str | None, str]]) -> None:
+        """Look for the last conclusive run of each of these: node, its instance id (None: any) and probe. `recalled` has what was found."""
+        self._wanted.extend(sorted(wanted, key=str))
 
-    def recalled(self) -> list[Verdict]:
-        """What was found since the last call of what `recall` asked for."""
+    def recalled(self) -> list[tuple[str, Verdict]]:
+        """What was found since the last call of what `recall` asked for: the node and the verdict."""
         found = []
         while self._recalled:
             found.append(self._recalled.popleft())
@@ -197,19 +197,18 @@ class Archive:
             self._look_up(folder)
 
     def _look_up(self, folder: Folder) -> None:
-        """Answer some of what `recall` asked for."""
-        sent: set[str] = set()
+        """Answer some of what `recall` asked for. A name may have been another instance's: that one's runs are not meant."""
         for _ in range(min(len(self._wanted), RECALLS_AT_ONCE)):
-            node, probe = self._wanted.popleft()
+            node, instance_id, probe = self._wanted.popleft()
             for row in folder.index.find(Query((node,), probe, limit=RECALL_DEPTH)):
-                if row.run_id in sent:
-                    break
                 if not Outcome(row.outcome).conclusive:
                     continue
-                with contextlib.suppress(OSError, RecordError):
-                    self._recalled.append(verdict_of(read(folder.path, row)))
-                    sent.add(row.run_id)
-                    break
+                with contextlib.suppress(OSError, RecordError, ValueError):
+                    record = read(folder.path, row)
+                    known = dict(zip(record["nodes"], record.get("instance_ids") or (), strict=False))
+                    if instance_id is None or known.get(node) == instance_id:
+                        self._recalled.append((node, verdict_of(record)))
+                        break
 
     def _take(self, seconds: float) -> None:
         """Move what waits in the queue into the batch; logs are fetched on the way."""

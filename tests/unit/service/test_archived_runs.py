@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,20 +53,20 @@ class Launcher:
 class Process:
     """One life of the service over a journal and an archive folder that outlive it."""
 
-    def __init__(self, folder: Path, store: MemoryStore, now: float = AT, *, archiving: bool = True) -> None:
+    def __init__(self, folder: Path, store: MemoryStore, now: float = AT, *, nodes: Sequence[Node] | None = None) -> None:
         self.now = now
         self.store, self.launcher = store, Launcher()
         self.durable: list[str] = []
         self.known: Callable[[str], bool] = lambda _: False
         events: queue.Queue[Event] = queue.Queue()
         self.publisher = Publisher("t", cluster=True)
-        self.nodes = Inventory(tuple(Node(f"i-{name}", name, instance_type="p5.48xlarge", zone="z", created=0.0, efa=Room(4),
-                                          cpu=Room(96_000), memory=Room(1 << 40), pods=Room(100)) for name in ("a", "b")),
+        self.nodes = Inventory(tuple(nodes or (Node(f"i-{name}", name, instance_type="p5.48xlarge", zone="z", created=0.0, efa=Room(4),
+                                                    cpu=Room(96_000), memory=Room(1 << 40), pods=Room(100)) for name in ("a", "b"))),
                                source="kubernetes")
         self.archive = Archive(Settings(cluster="east"), folder=folder / "archive", clock=self._clock)
         self.control = Control(CONFIG, events=events, launcher=self.launcher, scheduler=Scheduler(events, clock=self._clock),
                                publisher=self.publisher, secrets_dir=folder, clock=self._clock, make_fleet=self._fleet,
-                               on_fleet=self._adopt, on_durable=self.durable.append, archive=self.archive if archiving else None)
+                               on_fleet=self._adopt, on_durable=self.durable.append, archive=self.archive)
         self.control.report(lambda: readings(self.archive))
         self.control.handle(Inventoried(self.nodes))
         self.control.handle(Leading(True))
@@ -190,6 +191,21 @@ def test_a_lost_journal_is_made_good_from_the_archive(tmp_path: Path) -> None:
         assert second.value("efapulse_node_last_measured_timestamp_seconds", node=node, probe="mooncake") == run.finished
         assert second.value("efapulse_node_healthy", node=node, probe="mooncake") == 1
     assert not second.value("efapulse_runs_total", probe="mooncake", outcome="ok", reason="ok")
+    second.kill()
+
+
+def test_a_name_that_another_instance_has_now_starts_clean(tmp_path: Path) -> None:
+    first = Process(tmp_path, MemoryStore())
+    run = first.measure()
+    first.control.handle(Finished(run))
+    first.archive.turn()
+    first.kill()
+    again = [replace(node, instance_id="i-new") if node.name == "a" else node for node in first.nodes]
+    second = Process(tmp_path, MemoryStore(), first.now + 3600, nodes=again)
+    second.archive.turn()
+    second.turn()
+    assert second.value("efapulse_node_healthy", node="a", probe="mooncake") is None
+    assert second.value("efapulse_node_healthy", node="b", probe="mooncake") == 1
     second.kill()
 
 
