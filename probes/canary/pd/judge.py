@@ -201,6 +201,9 @@ def _prefill_worked(evidence: Evidence) -> Said | None:
     done = side.grew("prompt_tokens")
     if done is None or done >= HALF * prompt:
         return None  # that prefill worked says nothing of what became of its KV
+    seen = evidence.decode.grew("prompt_tokens")
+    if seen is not None and not evidence.decode.trouble and seen < HALF * prompt:
+        return None  # decode has not counted it either: these are not the pages of the pods that served it
     return Said("counters", "no", f"prefill worked on {done:.0f} prompt tokens, the prompt has {prompt}: prefill never had it")
 
 
