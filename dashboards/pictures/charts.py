@@ -182,8 +182,9 @@ def spread(panel: Json, drawn: Sequence[Series], frame: Frame, step: float) -> s
     cells: list[tuple[int, float, float]] = []
     below: dict[float, float] = {}
     for index, (_, series) in enumerate(by_bound):
-        cells += [(index, at, max(value - below.get(at, 0.0), 0.0)) for at, value in series.points]
-        below |= dict(series.points)
+        points = [(at, value) for at, value in series.points if math.isfinite(value)]
+        cells += [(index, at, max(value - below.get(at, 0.0), 0.0)) for at, value in points]
+        below |= dict(points)
     used = [index for index, _, value in cells if value > 1e-9]
     if not used:
         return frame.times()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -144,7 +145,7 @@ def _legend(panel: Json, named: Sequence[tuple[str, Series, Json]]) -> str:
     for index, (name, series, properties) in enumerate(named[:MOST_LEGENDS]):
         shade = charts.colour((properties.get("color") or {}).get("fixedColor"), index)
         more = f" and {len(named) - MOST_LEGENDS} more" if index == MOST_LEGENDS - 1 and len(named) > MOST_LEGENDS else ""
-        top = max(value for _, value in series.points)
+        top = max((value for _, value in series.points if math.isfinite(value)), default=math.nan)
         parts.append(f'<tr><td><i style="background:{shade}"></i>{html.escape(name + more)}</td>'
                      f"<td>{html.escape(show(series.last, unit))}</td><td>{html.escape(show(top, unit))}</td></tr>")
     return f'<table class="legend">{"".join(parts)}</table>'

@@ -23,6 +23,7 @@ from exporter.status.pages import pages
 
 TURN_SECONDS = 0.2
 GRACE_SECONDS = 3.0
+SETTLE_SECONDS = 10.0
 SURVEY_SECONDS = 5.0
 
 
@@ -54,6 +55,11 @@ class LiveSimulation:
             report = simulation.run()
             simulation.publisher.pace = 1.0
             self._turn(None)
+            # The board paces itself by what its last look cost: the first page shall not be one of the accelerated part.
+            end = time.monotonic() + SETTLE_SECONDS
+            while self._board.snapshot.at < time.time() - TURN_SECONDS * 10 and time.monotonic() < end:
+                time.sleep(TURN_SECONDS)
+                self._turn(None)
             simulation.scheduler.start()
             self._server.start()
             self._server.ready(True)
