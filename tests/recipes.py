@@ -12,11 +12,12 @@ import re
 import shlex
 import shutil
 import subprocess
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-STEP_SECONDS = 300.0
+STEP_SECONDS = 600.0
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 DISTROLESS = (
     "base-files", "netbase", "tzdata", "ca-certificates", "libc6", "libssl3", "libgcc-s1", "libstdc++6", "libgomp1", "libbz2-1.0",
@@ -64,14 +65,14 @@ class Build:
     def __init__(self, context: Path, arguments: dict[str, str], bases: Callable[[str], Path]) -> None:
         self._context, self._given, self._bases = context, arguments, bases
         self._stages: dict[str, Stage] = {}
-        self.steps: list[str] = []
+        self.seconds: list[tuple[str, float]] = []
+        """How long each instruction took."""
 
     def carry_out(self, dockerfile: Path) -> Stage:
         """All of it; the last stage. Raises AssertionError for an instruction that fails or is not known."""
         before: dict[str, str] = {}
         stage: Stage | None = None
         for name, rest in instructions(dockerfile.read_text()):
-            self.steps.append(f"{name} {rest}")
             if name == "FROM":
                 words = _fill(rest, before).split()
                 base = words[0]
@@ -81,7 +82,9 @@ class Build:
                 before[rest.partition("=")[0]] = self._given.get(rest.partition("=")[0], rest.partition("=")[2])
             else:
                 assert stage is not None, f"{name} before FROM"
+                began = time.monotonic()
                 self._one(stage, name, rest)
+                self.seconds.append((f"{name} {rest}"[:100], time.monotonic() - began))
         assert stage is not None
         return stage
 

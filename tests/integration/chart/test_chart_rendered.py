@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +139,32 @@ def test_a_release_fits_into_its_secret() -> None:
     files = sum(path.stat().st_size for path in CHART.rglob("*") if path.is_file() and "ci" not in path.parts and path.suffix != ".md")
     # Helm keeps chart and manifest gzipped and base64 twice: about a fifth of their size; a Secret holds a MiB.
     assert size + files < 4 << 20
+
+
+def guide() -> list[Json]:
+    """The values that the guide shows: blocks of YAML whose keys are values of the chart."""
+    known = set(yaml.safe_load((CHART / "values.yaml").read_text()))
+    found = []
+    for block in re.findall(r"(?:^(?: {4}.*)?\n)+", (CHART / "README.md").read_text(), re.MULTILINE):
+        try:
+            read = yaml.safe_load(textwrap.dedent(block))
+        except yaml.YAMLError:
+            continue
+        if isinstance(read, dict) and set(read) <= known:
+            found.append(read)
+    return found
+
+
+def test_what_the_guide_shows_is_taken(tmp_path: Path) -> None:
+    shown = guide()
+    assert len(shown) >= 2
+    for index, values in enumerate(shown):
+        (tmp_path / f"{index}.yaml").write_text(yaml.safe_dump(values))
+        assert config_of(template("--set", "prometheus.serviceMonitor.enabled=true", values=tmp_path / f"{index}.yaml"))
+    text = (CHART / "README.md").read_text()
+    links = re.findall(r"\]\(((?:\.\.|examples|VALUES)[^)#]*)\)", text)
+    assert len(links) > 6
+    assert [link for link in links if not (CHART / link).exists()] == []
 
 
 @pytest.mark.parametrize(("settings", "said"), [
