@@ -93,8 +93,8 @@ def _serve(scenario: Scenario, listen: str, seconds: float | None, progress: Pro
         if config is None or not config.canary.targets:
             url = stack.enter_context(simulated_endpoint())
             canary = Canary.model_validate({"targets": [{"name": ENDPOINT, "url": url, "model": "simulated-pd", "prompts": {
-                "short": {"schedule": {"interval": "10s"}, "params": {"total_timeout": 8}},
-                "long": {"schedule": {"interval": "60s"}, "params": {"total_timeout": 15}}}}]})
+                "short": {"schedule": {"interval": "10s", "stagger": False}, "params": {"total_timeout": 8}},
+                "long": {"schedule": {"interval": "60s", "stagger": False}, "params": {"total_timeout": 15}}}}]})
             config = default_config(canary=canary.model_dump(mode="json", exclude_unset=True)) if config is None else config.model_copy(
                 update={"canary": canary})
         server = config.server.model_copy(update={"listen": free_address(listen, out)})

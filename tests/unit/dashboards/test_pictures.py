@@ -16,7 +16,8 @@ from dashboards.store import shipped
 
 @pytest.mark.parametrize(("value", "unit", "shown"), [
     (0.0, "short", "0"), (1.0, "short", "1"), (15300.0, "short", "15.3 k"), (0.000047, "s", "47 us"), (0.25, "s", "250 ms"),
-    (0.0, "s", "0 s"), (59.0, "s", "59 s"), (7200.0, "s", "2 h"), (172800.0, "s", "2 d"), (0.995, "percentunit", "99.5 %"), (6.0e10, "Bps", "60 GB/s"),
+    (0.0, "s", "0 s"), (59.0, "s", "59 s"),
+    (7200.0, "s", "2 h"), (172800.0, "s", "2 d"), (0.995, "percentunit", "99.5 %"), (6.0e10, "Bps", "60 GB/s"),
     (1e6, "bytes", "1 MB"), (3.0, "suffix:/h", "3/h"), (math.nan, "s", "NaN"), (math.inf, "Bps", "inf"), (-math.inf, "s", "-inf"),
     (-0.5, "percentunit", "-50 %"), (2.0, "reqps", "2 req/s")])
 def test_values_are_shown_as_people_read_them(value: float, unit: str, shown: str) -> None:
