@@ -51,7 +51,7 @@ test: setup-test lint types
 	$(BIN)/python tests/pythons.py
 
 lint: setup-test
-	$(BIN)/ruff check --output-format concise exporter probes dashboards tests
+	$(BIN)/ruff check --output-format concise charts exporter probes dashboards tests
 	$(BIN)/lint-imports --no-cache
 
 types: setup-test
