@@ -153,6 +153,8 @@ def prefill_only(params: CanaryParams, prompt: Prompt, *, clocks: Clocks | None 
             until = time.monotonic() + params.first_token_timeout
             request.send(until, request.stopwatch.start)
             request.drain(until)
+    key = _key_of(secret)
+    request.reader.message = redact(request.reader.message, key)
     status = request.reader.status or Status.PROTOCOL_ERROR
     if status is not Status.OK:
         return Prefilled(request.report(), REASON_OF[status], f"prefill leg: {request.reader.message}")
@@ -265,11 +267,16 @@ def _since(ttft: float | None, written: Moment | None, stopwatch: Stopwatch) -> 
     return None if ttft is None or written is None else _round(ttft - stopwatch.seconds(written))
 
 
+def _key_of(secret: list[tuple[str, str]]) -> str:
+    """The key itself, empty without one."""
+    return secret[0][1].removeprefix("Bearer ") if secret else ""
+
+
 def _redacted(run: CanaryRun, secret: list[tuple[str, str]]) -> CanaryRun:
     """`run` without the key in any text that came from the peer."""
-    if not secret:
+    key = _key_of(secret)
+    if not key:
         return run
-    key = secret[0][1].removeprefix("Bearer ")
     said: dict[str, object] = {name: redact(value, key) for name in ("finish_reason", "request_id") if (value := getattr(run.stream, name))}
     if run.stream.prefill is not None:
         said["prefill"] = run.stream.prefill.model_copy(update={"message": redact(run.stream.prefill.message, key)})

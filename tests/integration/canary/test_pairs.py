@@ -5,6 +5,7 @@ The engines are doubles, the sockets are real."""
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -135,6 +136,21 @@ def test_a_handover_can_be_kept_for_another_prompt() -> None:
         assert there.prefill.seen[0].json()["cache_salt"] != sent["cache_salt"]
         with pytest.raises(SetupError, match="no prefill leg"):
             prefill_only(quick(there.url, stack="openai"), first)
+
+
+def test_a_key_that_the_prefill_worker_repeats_is_in_no_message(tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text("sk-very-secret-key")
+    refusal = (401, [("Content-Type", "application/json")], b'{"error":{"message":"bad key sk-very-secret-key"}}')
+    with llm_d() as there:
+        there.prefill.behaviour.canned = refusal
+        run = vllm(there, key_file=str(key))
+        kept = prefill_only(quick(there.decode.house.url, stack="vllm", route="pair", prefill=there.prefill.house.url, key_file=str(key)),
+                            compose(40, b"12345678", 0))
+        assert there.prefill.seen[0].get("authorization") == "Bearer sk-very-secret-key"
+    for text in (run.message, run.stream.model_dump_json(), kept.message, kept.leg.model_dump_json()):
+        assert "very-secret" not in text
+        assert "(key)" in text
 
 
 # vLLM with Mooncake: both at once, after a look at the bootstrap server
