@@ -46,10 +46,16 @@ class Visits:
     _pairs: dict[tuple[str, str], float] = field(default_factory=dict)
     _started: float = NEVER
     _since: dict[str, float] = field(default_factory=dict)
+    _arrived: set[str] = field(default_factory=set)
+    _watched: bool = False
 
     def see(self, pods: Sequence[EnginePod], now: float) -> None:
         """These pods are there; of others nothing is kept."""
         lives = {pod.life for pod in pods}
+        if self._watched:
+            self._arrived |= lives - self._since.keys()
+        self._watched = self._watched or bool(pods)
+        self._arrived &= lives
         for pod in pods:
             self._since.setdefault(pod.life, now)
         self._since = {life: at for life, at in self._since.items() if life in lives}
@@ -66,7 +72,8 @@ class Visits:
         free_d = [pod for pod in decode if pod.life not in busy]
         if not free_p or not free_d:
             return None
-        new = any(pod.life not in self._turns for pod in (*free_p, *free_d))
+        # Those that were there from the beginning are visited at the pace of the interval: a restart of ours starts no wave.
+        new = any(map(self._joined, (*free_p, *free_d)))
         gap = self.interval * RESERVE / max(len(prefill), len(decode))
         if not new and now - self._started < gap and now >= self._started:
             return None
@@ -76,8 +83,8 @@ class Visits:
         others = sorted(same_zone or others, key=self._waited)
         if not others:
             return None
-        # A pod that nobody has visited yet goes before everything else.
-        unseen = [pod for pod in others if pod.life not in self._turns]
+        # A pod that has just joined goes before everything else, then those that nobody has visited yet.
+        unseen = [pod for pod in others if self._joined(pod)] or [pod for pod in others if pod.life not in self._turns]
         choice = unseen or others[: max(1, math.ceil(len(others) / CHOICE))]
         other = min(choice, key=lambda pod: (self._pairs.get((one.life, pod.life), NEVER), self._waited(pod)))
         return Pair(one, other, (one.life, other.life) not in self._pairs)
@@ -116,5 +123,9 @@ class Visits:
         every = sum(1 for one in prefill for other in decode if one.life != other.life)
         return sum((one.life, other.life) in self._pairs for one in prefill for other in decode) / every if every else None
 
-    def _waited(self, pod: EnginePod) -> tuple[float, str]:
-        return self._turns.get(pod.life, NEVER), pod.name
+    def _joined(self, pod: EnginePod) -> bool:
+        """Whether it came, or started again, since we look, and nobody has visited it."""
+        return pod.life in self._arrived and pod.life not in self._turns
+
+    def _waited(self, pod: EnginePod) -> tuple[bool, float, str]:
+        return not self._joined(pod), self._turns.get(pod.life, NEVER), pod.name

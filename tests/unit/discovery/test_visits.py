@@ -56,9 +56,22 @@ def test_the_whole_product_is_covered_in_time() -> None:
     assert visits.pair_coverage(pods) == 1.0
 
 
-def test_nobody_is_hurried_once_all_were_visited() -> None:
-    seen = drive(Visits(INTERVAL), fleet(2, 2), 1e6, INTERVAL)
-    assert sum(map(len, seen.values())) / 2 <= 2 + 3, "two visits at the start, then one every 675 s"
+def test_those_that_were_there_from_the_beginning_are_visited_at_the_pace_of_the_interval() -> None:
+    seen = drive(Visits(INTERVAL), fleet(10, 10), 1e6, INTERVAL)
+    times = sorted({at for visits in seen.values() for at in visits})
+    assert len(times) in (13, 14)
+    assert min(after - before for before, after in itertools.pairwise(times)) >= INTERVAL * 0.075 - 5, "a restart of ours starts no wave"
+
+
+def test_a_pod_that_joins_is_visited_at_once() -> None:
+    pods = fleet(1, 2)
+    visits = Visits(INTERVAL)
+    drive(visits, pods, 1e6, 60)
+    pods.append(engine("d9", "decode"))
+    visits.see(pods, 1e6 + 61)
+    pair = visits.due(pods, 1e6 + 61)
+    assert pair is not None
+    assert pair.decode.name == "d9"
 
 
 def test_a_restarted_pod_goes_first_and_meets_its_partner_anew() -> None:
@@ -151,7 +164,13 @@ def test_a_visit_that_was_not_made_is_no_visit() -> None:
     assert visits.due(pods, 2) is None
     visits.left_out(pair)
     assert visits.pod_coverage(pods[:1], INTERVAL + 1) == 0.0
-    assert visits.due(pods, 2) is not None, "new pods still come first"
+    pods.append(engine("d1", "decode"))
+    visits.see(pods, 3)
+    joined = visits.due(pods, 3)
+    assert joined is not None
+    visits.begin(joined, 3)
+    visits.left_out(joined)
+    assert visits.due(pods, 4) is not None, "who has just joined still comes first"
 
 
 def test_what_left_is_forgotten() -> None:
@@ -159,7 +178,7 @@ def test_what_left_is_forgotten() -> None:
     visits = Visits(INTERVAL)
     drive(visits, pods, 0, 600)
     visits.see(pods[:1], 601)
-    assert (len(visits._pods), len(visits._turns), len(visits._pairs), len(visits._since)) == (1, 1, 0, 1)
+    assert (len(visits._pods), len(visits._turns), len(visits._pairs), len(visits._since)) == (1, 1, 0, 1), 'the rest left'
     visits.end((pods[1].life, pods[2].life), 602, met=True)
     assert (len(visits._pods), len(visits._pairs)) == (1, 0), "the end of a visit brings nobody back"
 

@@ -98,6 +98,8 @@ def test_one_visit_at_a_time() -> None:
     assert world.pairing.knows(job)
     world.answer(job, pd=moved())
     assert not world.pairing.knows(job)
+    assert world.due() is None, "not before its time"
+    world.now += 1800
     second = world.due()
     assert second is not None
     assert second.labels["decode"] == "d1", "the pod that nobody has visited"
