@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import sqlite3
 import threading
 import time
 from collections import deque
@@ -166,6 +167,11 @@ class Archive:
             except Exception as error:  # noqa: BLE001 - whatever one turn does, the next results are still to be kept
                 self._failed("local", "other", f"{type(error).__name__}: {error}")
                 self._log.exception("the archive could not do its turn", error=str(error))
+                if isinstance(error, sqlite3.Error) and self._folder is not None:
+                    # The index is damaged or cannot be written: the files are what counts, and it is built anew from them.
+                    with contextlib.suppress(OSError, sqlite3.Error):
+                        self._folder.close(discard_index=True)
+                    self._folder = None
             if stopping and (not self._left() or (until is not None and time.monotonic() > until)):
                 break
         if self._folder is not None:

@@ -57,11 +57,15 @@ class Folder:
             self._lock.close()
             raise
 
-    def close(self) -> None:
-        """Close it and let others have it."""
+    def close(self, *, discard_index: bool = False) -> None:
+        """Close it and let others have it. `discard_index`: it is not to be trusted, whoever opens the folder next makes a new one."""
         self.seal()
-        self.index.close()
-        self._lock.close()
+        try:
+            self.index.close()
+            if discard_index:
+                _drop_index(self.path)
+        finally:
+            self._lock.close()
 
     @property
     def size(self) -> int:
@@ -207,13 +211,13 @@ class Folder:
 
     def _opened(self) -> Index:
         """The index, brought up to what the files hold; a damaged one is begun anew."""
+        # Without an index it is not known what S3 holds.
+        self.fresh = self.fresh or not (self.path / FILE).exists()
         try:
             index = Index(self.path / FILE)
             self._catch_up(index)
         except sqlite3.DatabaseError:
-            for suffix in ("", "-wal", "-shm"):
-                with contextlib.suppress(FileNotFoundError):
-                    (self.path / (FILE + suffix)).unlink()
+            _drop_index(self.path)
             index = Index(self.path / FILE)
             self._catch_up(index)
             self.fresh = True
@@ -258,6 +262,12 @@ def catch_up(index: Index, folder: Path, name: Name, offset: int) -> None:
     with index.together():
         index.add(name, found(), offset)
         index.add(name, (), end)
+
+
+def _drop_index(folder: Path) -> None:
+    for suffix in ("", "-wal", "-shm"):
+        with contextlib.suppress(FileNotFoundError):
+            (folder / (FILE + suffix)).unlink()
 
 
 def _writer(path: Path) -> tuple[str, bool]:

@@ -6,7 +6,7 @@ import json
 import logging
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,9 @@ from exporter.archive import segments
 from exporter.archive.archive import Archive
 from exporter.archive.index import Query
 from exporter.archive.s3 import S3Store
+from exporter.archive.search import Local
 from exporter.aws import AwsError
+from exporter.cli import run
 from exporter.config.archive import S3
 from exporter.config.archive import Archive as Settings
 
@@ -336,3 +338,44 @@ def test_what_another_replica_could_upload_only_an_hour_later_is_not_uploaded_ag
     clock.now += 301
     turns(new)
     assert runs(server) == ["both", "first", "last", "old"]
+
+
+def test_an_index_that_breaks_while_it_is_used_is_built_anew_and_nothing_is_lost(tmp_path: Path) -> None:
+    archive = Archive(Settings(), folder=tmp_path).start()
+    offer(archive, "one")
+    _until(lambda: archive.counts.results["local"] == 1)
+    assert archive._folder is not None
+    archive._folder.index._db.execute("DROP TABLE places")
+    offer(archive, "two", "three")
+    _until(lambda: sorted(archive.settled()) == ["one", "three", "two"] or archive.pending == 0)
+    archive.close(30)
+    with Local(tmp_path) as local:
+        assert sorted(row.run_id for row in local.find(Query(nodes=("a",)))) == ["one", "three", "two"]
+
+
+def _until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + 40
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_history_reads_s3_by_node_and_time(server: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    now = time.time()
+    archive = Archive(settings(server), folder=tmp_path)
+    for run_id, nodes, age in (("old", ("a", "b"), 3 * 86400), ("ab", ("a", "b"), 7200), ("bc", ("b", "c"), 3600), ("new", ("a", "c"), 60)):
+        archive.offer(verdicts.pair(run_id, nodes, at=now - age))
+    archive.turn()
+    archive.turn(stopping=True)
+    capsys.readouterr()
+    there = ("--bucket", BUCKET, "--endpoint", server, "--region", "us-west-2", "--cluster", "east", "--format", "json")
+
+    def ids(*arguments: str) -> list[str]:
+        run(["history", *there, *arguments])
+        return [json.loads(line)["run_id"] for line in capsys.readouterr().out.splitlines()]
+
+    assert ids() == ["new", "bc", "ab"], "without a beginning the last day"
+    assert ids("--node", "a", "--since", "7d") == ["new", "ab", "old"]
+    assert ids("--pair", "b", "a", "--until", "1h", "--since", "7d") == ["ab", "old"]
+    assert ids("--limit", "1") == ["new"]
+    assert ids("--cluster", "west") == []
