@@ -151,6 +151,6 @@ def test_a_dead_prefill_worker_shows_through_the_router_and_by_name_on_the_pair(
         began = time.monotonic()
         pair = measure(quick(there.workers.decode.url, stack="sglang", route="pair", prefill=there.workers.prefill.url,
                              model="canary-model"))
-        assert time.monotonic() - began < 2.0
+        assert time.monotonic() - began < 5.0
         assert pair.reason is Reason.CONNECT_FAILED
         assert pair.message.startswith("prefill leg: ")

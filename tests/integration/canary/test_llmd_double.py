@@ -47,7 +47,7 @@ def test_a_fault_looks_as_recorded_with_nixlv2(row: dict[str, Any]) -> None:
         row = {**row, "end": None}  # the recorder's reset after the answer is not part of the answer
     with llm_d("nixlv2") as there:
         FAULTS[row["case"]](there)
-        check(row, post(there.sidecar.house.port, chat(), route(there), seconds=0.4), there)
+        check(row, post(there.sidecar.house.port, chat(), route(there), seconds=1.5), there)
 
 
 @pytest.mark.parametrize("row", OTHER_ROWS, ids=lambda row: f"{row['connector']}: {row['case']}")
@@ -56,7 +56,7 @@ def test_a_fault_looks_as_recorded_with_other_connectors(row: dict[str, Any]) ->
         if row["connector"] != "shared-storage" and row["case"] == "decode port closed":
             there.prefill.behaviour.fault = "hang"  # the recording was read while the prefill leg still ran
         FAULTS[row["case"]](there)
-        check(row, post(there.sidecar.house.port, chat(), route(there), seconds=0.8), there)
+        check(row, post(there.sidecar.house.port, chat(), route(there), seconds=1.5), there)
 
 
 @pytest.mark.parametrize("row", recorded("header_values")["rows"], ids=lambda row: f"{row['value']!r}{row.get('ssrf_protection', '')}")
@@ -80,6 +80,7 @@ def test_the_legs_are_those_of_the_recording(connector: str) -> None:
     want = recorded(f"legs_{connector.replace('-', '_')}")
     body = json.loads(want["client"]["request_body"])
     with llm_d(connector) as there:
+        there.prefill.behaviour.ttft = 0.4
         got = post(there.sidecar.house.port, body, route(there))
         assert got.done
         legs = {"prefill": there.prefill.seen[0], "decode": there.decode.seen[0]}
@@ -94,7 +95,7 @@ def test_the_legs_are_those_of_the_recording(connector: str) -> None:
             assert legs[leg["leg"]].get(HEADER) is None
         serial = want["client"]["t_head_ms"] > 500
         apart = legs["decode"].at - legs["prefill"].at
-        assert (apart > 0.025) is serial
+        assert (apart > 0.35) is serial
 
 
 @pytest.mark.parametrize("row", recorded("leg_token_fields")["rows"], ids=lambda row: row["connector"])

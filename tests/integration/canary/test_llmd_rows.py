@@ -16,7 +16,7 @@ from probes.canary.status import Status
 from probes.reasons import Outcome, outcome_of
 from probes.result import Pd
 
-SOON: dict[str, Any] = {"head_timeout": 0.6, "first_token_timeout": 0.6, "stall_timeout": 0.4, "total_timeout": 3.0}
+SOON: dict[str, Any] = {"head_timeout": 1.5, "first_token_timeout": 1.5, "stall_timeout": 1.0, "total_timeout": 8.0}
 CONNECTOR = {"nixlv2": "nixl"}
 
 

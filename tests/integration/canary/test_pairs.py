@@ -19,7 +19,7 @@ from probes.canary.prompt import compose
 from probes.canary.stacks.vllm import ASK_FOR_HANDLE
 from probes.reasons import Reason
 
-SOON: dict[str, Any] = {"head_timeout": 1.0, "first_token_timeout": 1.0, "stall_timeout": 0.5, "total_timeout": 4.0}
+SOON: dict[str, Any] = {"head_timeout": 3.0, "first_token_timeout": 3.0, "stall_timeout": 1.0, "total_timeout": 8.0}
 
 
 def vllm(there: LlmD, **fields: Any) -> CanaryRun:
@@ -58,11 +58,11 @@ def test_the_time_to_the_first_token_has_the_prefill_in_it() -> None:
     assert stream.prefill.seconds is not None
     assert stream.ttft is not None
     assert stream.decode_ttft is not None
-    assert 0.19 < stream.prefill.seconds < 0.5
-    assert 0.04 < stream.decode_ttft < 0.3
+    assert 0.19 < stream.prefill.seconds < 1.5
+    assert 0.04 < stream.decode_ttft < 1.0
     # Both legs are on one clock: what lies between them is the hand-over, the canary's own.
-    assert stream.prefill.seconds + stream.decode_ttft <= stream.ttft < stream.prefill.seconds + stream.decode_ttft + 0.1
-    assert stream.prefill.start == pytest.approx(0.0, abs=0.01)
+    assert stream.prefill.seconds + stream.decode_ttft <= stream.ttft < stream.prefill.seconds + stream.decode_ttft + 0.5
+    assert stream.prefill.start == pytest.approx(0.0, abs=0.1)
 
 
 @pytest.mark.parametrize("case", ["prefill 200 without kv_transfer_params", "prefill 200, kv_transfer_params null",
@@ -201,7 +201,7 @@ def test_a_dead_sglang_prefill_worker_is_named_though_decode_would_wait_for_minu
         there.prefill.refuse = (500, b'{"object":"error","message":"out of memory","code":500}')
         began = time.monotonic()
         run = sglang(there)
-        assert time.monotonic() - began < 0.9, "nobody waits for the deadline of the first token"
+        assert time.monotonic() - began < 2.5, "nobody waits for the deadline of the first token"
         there.prefill.house.close()
         dead = sglang(there)
         deadline = time.monotonic() + 2
