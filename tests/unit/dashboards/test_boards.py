@@ -74,7 +74,7 @@ def test_a_changed_file_is_noticed(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 def test_every_board_is_shipped_under_its_own_uid() -> None:
     assert set(DOCUMENTS) == {board.uid for board in BOARDS} == {
-        f"efa-pulse-{slug}" for slug in ("overview", "fabric", "kv", "canary", "node", "monitor")}
+        f"efa-pulse-{slug}" for slug in ("overview", "fabric", "kv", "canary", "node", "neighbours", "monitor")}
 
 
 @pytest.mark.parametrize("panel", ALL_PANELS)
