@@ -5,6 +5,8 @@ alerted on by what the Prometheus Operator makes of it, upgraded, rolled back, r
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import urllib.error
 from collections.abc import Iterator
 from typing import Any
@@ -172,6 +174,15 @@ def test_both_namespaces_have_the_pod_security_that_they_need(release: Release) 
 
 def test_helm_test_finds_it_ready(release: Release) -> None:
     assert "Phase:          Succeeded" in release.helm("test", NAME, "--timeout", "90s")
+
+
+def test_the_command_line_finds_it_by_its_names(release: Release) -> None:
+    command = [sys.executable, "-m", "exporter", "status", "--json", "-n", SPACE, "--kubeconfig", str(release.cluster.kubeconfig)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+    assert done.returncode in (0, 1), done.stderr
+    document = json.loads(done.stdout)
+    assert document["leading"], "the replica that leads was asked"
+    assert all(node in done.stdout for node in NODES)
 
 
 @pytest.mark.parametrize(("change", "refused"), [
