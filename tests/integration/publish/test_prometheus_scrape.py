@@ -13,7 +13,7 @@ import bcrypt
 import pytest
 import trustme
 from prometheus import VERSIONS, Binaries, Prometheus, binaries, check_metrics, running, text_only
-from publishing import canary_verdict, kv_verdict, preflight_verdict, samples, tell_of_a_fleet, text_of
+from publishing import canary_verdict, kv_verdict, measurement, preflight_verdict, samples, tell_of_a_fleet, text_of
 
 from exporter.config.server import Server
 from exporter.publish import families as f
@@ -37,6 +37,7 @@ def fill(publisher: Publisher) -> None:
     for i, (reason, transport) in enumerate(itertools.product((Reason.OK, Reason.BELOW_FLOOR, Reason.PREEMPTED), ("efa_rdma", "tcp"))):
         publisher.run_finished(kv_verdict(("a", "b"), reason=reason, transport=transport, finished=1.7e9 + i))
         publisher.run_finished(kv_verdict(("a", 'quote"back\\slash'), "nixl", reason=reason, transport=transport, finished=1.7e9 + i))
+    publisher.run_finished(kv_verdict(("a", "b"), "nccl", measurements=[measurement("all_reduce", cold=0.01)], finished=1.7e9))
     for target in ("chat", "Größe\n2"):
         publisher.declare_canary(target, "router", "short")
         for i, ttft in enumerate((0.003, 0.09, 0.7, 100.0)):
@@ -67,7 +68,7 @@ class Rig:
 @pytest.fixture(scope="module")
 def rig(found: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     folder = tmp_path_factory.mktemp(f"prometheus-{found.version}")
-    publisher = Publisher("1.2.3")
+    publisher = Publisher("1.2.3", node_series=100)
     fill(publisher)
     protected = MetricsServer(protect(folder), lambda: publisher.snapshot)
     plain = MetricsServer(Server(listen="127.0.0.1:0"), lambda: publisher.snapshot)
@@ -109,7 +110,7 @@ def protect(folder: Path) -> Server:
 
 
 def test_promtool_has_nothing_to_say_about_the_full_page(found: Binaries) -> None:
-    publisher = Publisher("1.2.3")
+    publisher = Publisher("1.2.3", node_series=100)
     fill(publisher)
     server = MetricsServer(Server(listen="127.0.0.1:0"), lambda: publisher.snapshot)
     live = b"".join(segment.text for segment in live_segments(server._parts, server._counts, openmetrics=False))
