@@ -30,7 +30,7 @@ MAX_ENTRIES = 65_536
 RECENT = 256
 CHANGES = 1024
 PACE_SECONDS = 1.0
-CANARY = "canary"
+CANARY, ROUTER, BY = "canary", "router", " by "
 
 Json = dict[str, Any]
 Key = tuple[str, str]
@@ -128,7 +128,7 @@ class StatusBoard:
         self._recent.appendleft(brief)
         self._runs += 1
         if brief.probe == CANARY:
-            key = (brief.target, brief.label("prompt") or "")
+            key = (brief.target, asked_by(brief))
             self._take(self._canaries, key, brief)
             self._trails.canary(key, verdict, brief)
         else:
@@ -181,10 +181,12 @@ class StatusBoard:
             for key in [key for key, entry in self._entries.items() if self._gone(key[0], entry.last)]:
                 del self._entries[key]
             self._trails.keep_pairs(self._gone)
-        targets = {(job["target"], job.get("prompt") or "") for job in looked.jobs if job["probe"] == CANARY}
-        for key in [key for key in self._canaries if key not in targets]:
+        asked = {(job["target"], job.get("prompt") or "") for job in looked.jobs if job["probe"] == CANARY}
+        targets = {target for target, _ in asked}
+        # Visits to pods are no jobs: they are kept as long as their target is.
+        for key in [key for key in self._canaries if key not in asked and not (BY in key[1] and key[0] in targets)]:
             del self._canaries[key]
-        self._trails.keep_canaries(targets)
+        self._trails.keep_canaries(self._canaries.keys())
 
     def _gone(self, node: str, brief: Brief) -> bool:
         """Whether the instance that a run measured under this name is no longer there."""
@@ -193,3 +195,9 @@ class StatusBoard:
         ids = (brief.label("instance-ids") or "").split(",")
         now = self._inventory.named(node) if self._inventory is not None else None
         return now is not None and len(ids) == len(brief.nodes) and now.instance_id not in ids
+
+
+def asked_by(brief: Brief) -> str:
+    """What tells canaries of a target apart: the prompt, and the route where it is not the one of users."""
+    prompt, route = brief.label("prompt") or "", brief.label("route") or ROUTER
+    return prompt if route == ROUTER else f"{prompt}{BY}{route}"

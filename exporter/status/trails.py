@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -67,7 +67,7 @@ class Trails:
         for key in [key for key, brief in self._pairs.items() if any(gone(node, brief) for node in key[1:])]:
             del self._pairs[key]
 
-    def keep_canaries(self, wanted: set[tuple[str, str]]) -> None:
+    def keep_canaries(self, wanted: Set[tuple[str, str]]) -> None:
         """Forget canaries that are not among these."""
         for key in self._canaries.keys() - wanted:
             del self._canaries[key]

@@ -62,6 +62,7 @@ def _notes(document: Json) -> Iterator[str]:
     if document["paused"] is not None:
         yield f"Paused: {document['paused']}"
     yield from (f"Quiet window of {probe}: {why}" for probe, why in sorted(document["quiet"].items()))
+    yield from document["troubles"]
     if not document["config"]["ok"]:
         first = str(document["config"]["error"] or "no reason told").splitlines()[0]
         yield f"The last configuration was refused and the one before is in use: {first}"

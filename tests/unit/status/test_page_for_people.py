@@ -88,6 +88,12 @@ def test_a_page_before_the_first_turn_is_no_error() -> None:
     assert "not yet" in text
 
 
+def test_what_other_parts_cannot_do_is_told() -> None:
+    made = StatusBoard(clock=lambda: 100.0, pace=0.0)
+    made.turn(lambda: Looked(150.0, troubles=("the archive cannot write: <disk full>",)))
+    assert "the archive cannot write: &lt;disk full&gt;" in page(made)
+
+
 def test_a_loop_that_stands_still_is_told() -> None:
     assert "The control loop last told of itself" in page(board("a", "b"), now=1000.0)
 

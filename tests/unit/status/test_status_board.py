@@ -246,3 +246,15 @@ def test_the_document_says_who_leads_what_is_paused_and_how_the_configuration_st
     assert (document["leading"], document["leader"], document["paused"]) == (False, "efa-pulse-1", "upgrade")
     assert document["config"] == {"ok": False, "error": "line 3: no", "at": 90.0}
     assert [one["id"] for one in document["next"]] == ["canary/chat/short", "nixl/a--b"]
+
+
+def test_a_canary_by_another_route_does_not_speak_for_the_one_of_users(board: StatusBoard) -> None:
+    bad = canary("two", reason="timeout_first_token")
+    by_pair = replace(bad, run=replace(bad.run, spec=replace(bad.run.spec, labels={**bad.run.spec.labels, "route": "pair"})))
+    for verdict in (canary("one"), by_pair):
+        board.verdict(verdict)
+    publish(board)
+    shown = {row["prompt"]: row["state"] for row in status(board.snapshot, 150.0)["canaries"]}
+    assert shown == {"short": "good", "short by pair": "bad"}
+    publish(board, replace(LOOKED, jobs=(JOB,)))
+    assert board.snapshot.canaries == {}
