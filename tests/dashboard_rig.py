@@ -87,9 +87,9 @@ def exporters(folder: Path, nodes: int = 16, hours: float = 0.2, *, simulated_on
 
 @contextlib.contextmanager
 def scraped(rig: Rig, found: Binaries, folder: Path) -> Iterator[Prometheus]:
-    """A Prometheus that scrapes the exporters every two seconds, with our own rules."""
+    """A Prometheus that scrapes the exporters every three seconds, with our own rules."""
     jobs = [{"job_name": name, "static_configs": [{"targets": [target]}]} for name, target in rig.targets.items()]
-    with running(found, folder, jobs, interval="2s", rule_files=[ROOT / "dashboards" / "rules" / "efa-pulse.rules.yaml"]) as prometheus:
+    with running(found, folder, jobs, interval="3s", rule_files=[ROOT / "dashboards" / "rules" / "efa-pulse.rules.yaml"]) as prometheus:
         yield prometheus
 
 
