@@ -248,24 +248,23 @@ def test_a_stale_handle_gives_wrong_text_and_is_named_though_kv_moved(rig: Rig, 
     assert proof.failed_transfers == 0
 
 
-def test_a_slow_link_shows_in_the_transfer_and_nowhere_else(rig: Rig) -> None:
+def test_a_slow_link_shows_in_the_transfer_and_is_no_verdict_on_the_transport(rig: Rig) -> None:
     tokens = 1000
-    healthy = proof_of(ask(rig, prompt_tokens=tokens))
-    rig.slow_link("8mbit")
+    healthy = [proof_of(ask(rig, prompt_tokens=tokens)).kv_bytes_per_second or 0.0 for _ in range(3)]
+    rig.slow_link("4mbit")
     try:
-        report = of_two(lambda: ask(rig, prompt_tokens=tokens), lambda report: (proof_of(report).kv_bytes_per_second or 1e12) < 1.2e6)
+        report = of_two(lambda: ask(rig, prompt_tokens=tokens), lambda report: (proof_of(report).kv_bytes_per_second or 1e12) < 0.6e6)
     finally:
         rig.free_link()
     slow = proof_of(report)
     assert good(report), report.message
-    assert slow.disaggregation == "yes", slow.why  # slow is no verdict on the transport
-    assert healthy.kv_bytes_per_second is not None
+    assert slow.disaggregation == "yes", slow.why
     assert slow.kv_bytes_per_second is not None
-    assert 0.4e6 < slow.kv_bytes_per_second < 1.2e6  # 8 Mbit/s are 1 MB/s
-    assert slow.kv_bytes_per_second < healthy.kv_bytes_per_second / 3
+    assert slow.kv_bytes_per_second < 0.6e6  # 4 Mbit/s are half a megabyte a second
+    assert slow.kv_bytes_per_second < max(healthy) / 3, healthy
     assert slow.transfer is not None
-    assert slow.transfer == pytest.approx(moved_by(tokens) / 1e6, rel=0.5)
-    assert slow.transfer > 0.5 * (stream_of(report).ttft or 1e9)
+    assert slow.transfer > moved_by(tokens) / 0.6e6
+    assert slow.transfer < (stream_of(report).ttft or 0.0)
 
 
 def test_a_stream_that_stalls_is_given_up_and_named(rig: Rig, faulty: FaultyRouter) -> None:

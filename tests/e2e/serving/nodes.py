@@ -82,7 +82,10 @@ class Nodes:
         prefill, decode = self._engines
         sent, got = link_bytes(prefill), link_bytes(decode)
         while not self._stop.wait(TICK_SECONDS):
-            sent, sent_before, got, got_before = link_bytes(prefill), sent, link_bytes(decode), got
+            try:
+                sent, sent_before, got, got_before = link_bytes(prefill), sent, link_bytes(decode), got
+            except OSError:
+                return  # an engine has ended, and its link with it
             out, into = sent[1] - sent_before[1], got[0] - got_before[0]
             if self.counters is Counters.FLAT:
                 continue
