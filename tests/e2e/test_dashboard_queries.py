@@ -15,6 +15,7 @@ from prometheus import VERSIONS, Prometheus, binaries
 from dashboards.pictures.source import Source, fill
 from dashboards.store import shipped
 
+pytestmark = pytest.mark.timeout(400)
 FILL_SECONDS = 75.0
 PATIENCE_SECONDS = 60.0
 """On a busy machine a scrape may miss its time."""
@@ -48,7 +49,6 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Prom
 
 @pytest.mark.parametrize("uid", DOCUMENTS)
 @pytest.mark.parametrize("which", VERSIONS)
-@pytest.mark.timeout(300)
 def test_every_query_gives_data(servers: dict[str, Prometheus], which: str, uid: str) -> None:
     document = DOCUMENTS[uid]
     silent = {f"{panel['title']} {target['refId']}": target for panel in document["panels"] if panel["type"] != "row"

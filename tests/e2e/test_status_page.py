@@ -19,6 +19,7 @@ from exporter.status import Looked as Told
 from exporter.status import StatusBoard
 from exporter.status.pages import pages
 
+pytestmark = pytest.mark.timeout(400)
 DESKTOP, PHONE = 1280, 390
 HOSTILE = "<img src=x onerror=alert(document.domain)>\"'" + "w" * 120
 SHAPES = [pytest.param(width, dark, id=f"{name}-{'dark' if dark else 'light'}")

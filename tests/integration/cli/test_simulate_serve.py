@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.timeout(400)
 START_SECONDS = 90.0
 
 
