@@ -7,8 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-import yaml
-from charting import CHART, helm
+from charting import CHART, helm, objects
 from e2e.controlplane import ControlPlane, eventually
 
 Json = dict[str, Any]
@@ -40,8 +39,7 @@ class Release:
 
     def objects(self) -> list[Json]:
         """The objects of the release as they are in the cluster, hooks left out."""
-        manifest = yaml.safe_load_all(self.helm("get", "manifest", self.name))
-        return [self.cluster.call("GET", self.cluster.path_of(one)) for one in manifest if one]
+        return [self.cluster.call("GET", self.cluster.path_of(one)) for one in objects(self.helm("get", "manifest", self.name))]
 
     def pods(self) -> list[Json]:
         """The exporter's pods that are not about to end."""
