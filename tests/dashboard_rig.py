@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -181,11 +182,16 @@ def main(arguments: list[str]) -> int:
     folder = Path(arguments[0])
     folder.mkdir(parents=True, exist_ok=True)
     seconds = float(arguments[1]) if len(arguments) > 1 else 600.0
-    with exporters(folder, nodes=32) as rig, scraped(rig, binaries("system"), folder) as prometheus:
+
+    def end(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, end)
+    with contextlib.suppress(KeyboardInterrupt), exporters(folder, nodes=32) as rig, scraped(
+            rig, binaries("system"), folder) as prometheus:
         sys.stdout.write(f"prometheus {prometheus.url}\nexporter {rig.status}\n")
         sys.stdout.flush()
-        with contextlib.suppress(KeyboardInterrupt):
-            time.sleep(seconds)
+        time.sleep(seconds)
     return 0
 
 
