@@ -262,9 +262,10 @@ def test_a_slow_link_shows_in_the_transfer_and_is_no_verdict_on_the_transport(ri
     assert slow.kv_bytes_per_second is not None
     assert slow.kv_bytes_per_second < 0.6e6  # 4 Mbit/s are half a megabyte a second
     assert slow.kv_bytes_per_second < max(healthy) / 3, healthy
-    assert slow.transfer is not None
-    assert slow.transfer > moved_by(tokens) / 0.6e6
-    assert slow.transfer < (stream_of(report).ttft or 0.0)
+    assert slow.kv_transfer is not None
+    assert slow.kv_transfer > moved_by(tokens) / 0.6e6
+    if not stream_of(report).disturbed:  # a client that was held up cannot say where its time went
+        assert slow.transfer == pytest.approx(slow.kv_transfer, rel=0.01)
 
 
 def test_a_stream_that_stalls_is_given_up_and_named(rig: Rig, faulty: FaultyRouter) -> None:
