@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from exporter.archive.record import Record
 from exporter.archive.segments import Name
@@ -99,7 +100,7 @@ class Index:
     """
 
     def __init__(self, path: Path | None, *, read_only: bool = False) -> None:
-        where = ":memory:" if path is None else f"file:{path}{'?mode=ro' if read_only else ''}"
+        where = ":memory:" if path is None else f"file:{quote(str(path))}{'?mode=ro' if read_only else ''}"
         self._db = sqlite3.connect(where, uri=path is not None, timeout=BUSY_SECONDS, check_same_thread=False, isolation_level=None)
         try:
             version = int(self._db.execute("PRAGMA user_version").fetchone()[0])

@@ -18,6 +18,10 @@ from probes.result import Result
 
 SCHEMA = "efa-pulse/archive/v1"
 Record = dict[str, Any]
+TEXTS = ("probe", "target", "outcome", "reason", "transport", "figure", "unit", "message")
+OUTCOMES = frozenset(outcome.value for outcome in Outcome)
+LAST_SECOND = 253402300799.0
+"""The end of the year 9999: what is later is no time."""
 
 
 class RecordError(ValueError):
@@ -69,12 +73,24 @@ def parse(line: bytes) -> Record:
     """The record of a line. Raises RecordError for anything that is none, a torn line above all."""
     try:
         record = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RecordError(f"no JSON: {error}") from None
     if not isinstance(record, dict) or record.get("schema") != SCHEMA:
         raise RecordError(f"no record of {SCHEMA}")
-    if not isinstance(record.get("run_id"), str) or not isinstance(record.get("finished"), (int, float)):
+    if not isinstance(record.get("run_id"), str) or not _seconds(record.get("finished")):
         raise RecordError("a record without run_id or finished")
+    nodes = record.get("nodes")
+    if not isinstance(nodes, list | None) or not all(isinstance(node, str) for node in nodes or ()):
+        raise RecordError("its nodes are no list of names")
+    if not all(isinstance(record.get(name), str | None) for name in TEXTS):
+        raise RecordError(f"one of {', '.join(TEXTS)} is no text")
+    if record.get("outcome") not in OUTCOMES:
+        raise RecordError("its outcome is none that there is")
+    try:
+        "".join([record["run_id"], *(nodes or ()), *(record.get(name) or "" for name in TEXTS)]).encode()
+        float(record.get("value") or 0.0)
+    except (TypeError, ValueError, OverflowError):
+        raise RecordError("it has text that is no Unicode, or a value that is no number") from None
     return record
 
 
@@ -90,6 +106,11 @@ def verdict_of(record: Record) -> Verdict:
         return Verdict(run, Reason(record["reason"]), str(record["message"]), transport, proofs)
     except (KeyError, TypeError, ValueError) as error:
         raise RecordError(f"record {str(record.get('run_id'))[:80]!r} cannot be read: {error}") from None
+
+
+def _seconds(value: Any) -> bool:
+    """Whether this is a time that has a date."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= LAST_SECOND
 
 
 def conclusive(record: Record) -> bool:

@@ -82,15 +82,20 @@ def lines(path: Path, offset: int = 0) -> Iterator[tuple[int, int, Record]]:
     """Offset, length and record of every whole line from `offset` on. Lines that are no records are passed over; a torn end is left out."""
     with path.open("rb") as file:
         file.seek(offset)
+        begun = offset
         for line in iter(lambda: file.readline(LINE_LIMIT), b""):
-            if not line.endswith(b"\n"):
-                return
-            record = None
-            with contextlib.suppress(RecordError):
-                record = parse(line)
-            if record is not None:
-                yield offset, len(line), record
             offset += len(line)
+            if not line.endswith(b"\n"):
+                if len(line) < LINE_LIMIT:
+                    return
+                continue  # a part of a line that is too long for a record
+            record = None
+            if offset - begun <= LINE_LIMIT:
+                with contextlib.suppress(RecordError):
+                    record = parse(line)
+            if record is not None:
+                yield begun, len(line), record
+            begun = offset
 
 
 def repair(path: Path) -> int:

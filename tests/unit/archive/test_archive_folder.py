@@ -54,6 +54,48 @@ def test_what_is_no_record_is_refused(line: bytes) -> None:
         parse(line)
 
 
+def changed(**more: Any) -> bytes:
+    return json.dumps({**record("strange"), **more}).encode() + b"\n"
+
+
+STRANGE = {
+    "no time": changed(finished=float("nan")), "endless": changed(finished=1e300), "a truth value": changed(finished=True),
+    "nodes are a number": changed(nodes=5), "a node is an object": changed(nodes=[{"a": 1}]), "target is an object": changed(target={}),
+    "reason is a list": changed(reason=["a"]), "another outcome": changed(outcome="great"), "half a character": changed(run_id="\ud800"),
+    "half a character in a name": changed(nodes=["\udfff"]), "a figure beyond any": changed(value=10**400),
+    "too deep": changed().replace(b'"logs"', b'"x"').rstrip()[:-1] + b',"deep":' + b"[" * 100_000 + b"]" * 100_000 + b"}\n",
+}
+
+
+@pytest.mark.parametrize("line", STRANGE.values(), ids=STRANGE.keys())
+def test_a_strange_line_costs_only_itself(tmp_path: Path, line: bytes) -> None:
+    with pytest.raises(RecordError):
+        parse(line)
+    folder = opened(tmp_path)
+    folder.adopt(Name("west", segments.day(AT), "20260901T000000", "other", 1), line_of(record("before")) + line + line_of(record("after")))
+    assert sorted(row.run_id for row in folder.index.find(Query())) == ["after", "before"]
+    folder.close()
+
+
+def test_a_line_too_long_for_a_record_hides_none_behind_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "LINE_LIMIT", 20_000)
+    path = tmp_path / "one.jsonl"
+    lines = [line_of(record("before")), b"x" * 70_000 + b"\n", b"[" + b" " * 19_998 + b"\n", line_of(record("after")), b'{"torn']
+    path.write_bytes(b"".join(lines))
+    found = list(segments.lines(path))
+    assert [one["run_id"] for _, _, one in found] == ["before", "after"]
+    for offset, length, one in found:
+        assert parse(path.read_bytes()[offset:offset + length]) == one
+
+
+@pytest.mark.parametrize("name", ["a?b", "a#b", "50%20", "a b"])
+def test_a_folder_may_have_any_name(tmp_path: Path, name: str) -> None:
+    folder = opened(tmp_path / name)
+    folder.append([record()])
+    folder.close()
+    assert (tmp_path / name / FILE).exists()
+
+
 def test_results_lie_under_the_day_of_their_end_whenever_they_were_written(tmp_path: Path) -> None:
     folder = opened(tmp_path, clock=lambda: AT + DAY)
     folder.append([record("one"), record("two", at=AT + DAY)])
