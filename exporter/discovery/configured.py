@@ -45,7 +45,7 @@ def of_vllm(config: Any) -> Configured:
     store = any(word in name for name in plain for word in STORES)
     role = KV_ROLES.get(str(config.get("kv_role")))
     if moving is None:
-        return Configured("vllm", role, names[0] or None, None, shared_store=store)
+        return Configured("vllm", role, next(filter(None, names), None), None, shared_store=store)
     extra = parts[moving].get("kv_connector_extra_config")
     extra = extra if isinstance(extra, dict) else {}
     backend: str | None = None

@@ -30,6 +30,8 @@ TIMEOUT_SECONDS = 5.0
 ANSWER_LIMIT = 8 << 20
 REPLICAS_LIMIT = 1000
 DEPTH_LIMIT = 30
+VALUES_LIMIT = 100_000
+"""Values of a `serveConfigV2` that are looked at: aliases of YAML make a short text endless."""
 
 _ROLE = re.compile(r"^(prefill|decode)", re.IGNORECASE)
 Place = tuple[str, str]
@@ -131,7 +133,7 @@ def service_configured(text: str) -> dict[Role, Configured]:
     except (yaml.YAMLError, RecursionError, ValueError):
         return {}
     found: dict[Role, Configured] = {}
-    for path, transfer in _transfers(config, ()):
+    for path, transfer in _transfers(config, (), iter(range(VALUES_LIMIT))):
         said = of_vllm(transfer)
         role: Role | None = next((part for part in ("prefill", "decode") if any(part in word for word in path)), None)
         role = role or (said.role if said.role in ("prefill", "decode") else None)
@@ -140,19 +142,19 @@ def service_configured(text: str) -> dict[Role, Configured]:
     return found
 
 
-def _transfers(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every `kv_transfer_config` with the keys that lead to it."""
-    if len(path) > DEPTH_LIMIT:
+def _transfers(value: Any, path: tuple[str, ...], allowed: Iterator[int]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every `kv_transfer_config` with the keys that lead to it, until `allowed` ends."""
+    if len(path) > DEPTH_LIMIT or next(allowed, None) is None:
         return
     if isinstance(value, dict):
         for key, inner in value.items():
             if key == "kv_transfer_config":
                 yield path, inner
             else:
-                yield from _transfers(inner, (*path, str(key).lower()))
+                yield from _transfers(inner, (*path, str(key).lower()), allowed)
     elif isinstance(value, list):
         for inner in value:
-            yield from _transfers(inner, (*path, "[]"))
+            yield from _transfers(inner, (*path, "[]"), allowed)
 
 
 def _place(pod: dict[str, Any]) -> tuple[str, Place] | None:

@@ -81,6 +81,11 @@ def test_any_configuration_is_read_without_an_error(value: object, words: list[s
     service_configured(json.dumps({"applications": [{"args": {"kv_transfer_config": value}}]}))
 
 
+def test_a_multi_connector_without_connectors_says_nothing_of_a_backend() -> None:
+    config = {"kv_connector": "MultiConnector", "kv_role": "kv_producer", "kv_connector_extra_config": {"connectors": []}}
+    assert configured(vllm(config), {}) == Configured("vllm", "prefill")
+
+
 SERVICE = """
 applications:
 - name: llm
@@ -101,6 +106,9 @@ def test_a_ray_service_says_it_for_both_sides() -> None:
     assert (found["decode"].backend, found["decode"].by_default) == ("UCX", True)
 
 
-@pytest.mark.parametrize("text", ["", "a: [", "- 1", "&a [*a]", "x: " * 2000])
+ALIASES = "\n".join(["a0: &a0 [x]", *(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 25))])
+
+
+@pytest.mark.parametrize("text", ["", "a: [", "- 1", "&a [*a]", "&a [*a, *a, *a]", "x: " * 2000, ALIASES])
 def test_a_service_that_cannot_be_read_says_nothing(text: str) -> None:
     assert service_configured(text) == {}
