@@ -370,7 +370,7 @@ class Baselines:
                 norm = Norm.load(record, self.settings.half_life)
                 if norm.key.id != name or norm.sketch.last is None:
                     raise ValueError("it stands under a wrong name or holds nothing")
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
+            except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
                 problems.append(f"baseline {name[:40]!r} cannot be read and is learned anew: {error}")
                 self._gone.add(NORM + name)
                 continue
@@ -383,7 +383,7 @@ class Baselines:
             try:
                 watched = {str(probe): Watched.load(its, self._best_of) for probe, its in record.items() if probe != ORDER}
                 order = str(record[ORDER]["text"])[:ORDER_LENGTH] if ORDER in record else None
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
+            except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
                 problems.append(f"the baseline of node {node[:40]!r} cannot be read and is learned anew: {error}")
                 self._gone.add(NODE + node)
                 continue

@@ -42,6 +42,10 @@ def parse(text: str) -> Records:
     strange = [key for key in records if not key.startswith((NODE, NORM)) or not key.partition("/")[2]]
     if strange:
         raise ExchangeError(f"record {strange[0][:60]!r} is none of a baseline: keys begin with {NODE} or {NORM}")
+    try:
+        json.dumps(records, allow_nan=False, ensure_ascii=False).encode()
+    except ValueError:
+        raise ExchangeError("it has text that is no Unicode, or figures that are no numbers") from None
     _, problems = loaded(records, Settings())
     if problems:
         more = f" (and {len(problems) - SHOWN} more)" if len(problems) > SHOWN else ""

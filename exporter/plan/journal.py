@@ -47,7 +47,7 @@ def shard_of(key: str) -> int:
 
     What stands before the first `/` does not count, so that all records of one node lie together.
     """
-    return hashlib.sha256(key.partition("/")[2].encode()).digest()[0] % SHARDS
+    return hashlib.sha256(key.partition("/")[2].encode(errors="surrogatepass")).digest()[0] % SHARDS
 
 
 def encode_shard(number: int, records: Mapping[str, Record]) -> bytes:

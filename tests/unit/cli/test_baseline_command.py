@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,23 @@ class TestExchange:
     def test_only_baselines_are_exported(self, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert run(["baseline", "export", "--file", str(place)]) == 0
         assert "node/i-3" not in json.loads(capsys.readouterr().out)["records"]
+
+    @pytest.mark.parametrize("change", [
+        lambda records: records.update({"baseline/\ud800": {}}),
+        lambda records: records["baseline/i-3"].update({"order": {"text": "\udfff"}}),
+        lambda records: records["baseline/i-3"]["mooncake"].update({"g": ["write", 1e999, "host", "goodput"]}),
+        lambda records: records["baseline/i-3"]["mooncake"].update({"p": [["x", 10**400, 1, 1, 1]]}),
+    ], ids=["half a character", "half a character inside", "an endless size", "a time beyond any"])
+    def test_text_and_figures_that_are_none_are_refused(self, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+                                                        change: Callable[[dict[str, Any]], None]) -> None:
+        document, other = tmp_path / "out.json", tmp_path / "new.json"
+        assert run(["baseline", "export", str(document), "--file", str(place)]) == 0
+        made = json.loads(document.read_text())
+        change(made["records"])
+        document.write_text(json.dumps(made))
+        assert run(["baseline", "import", str(document), "--file", str(other)]) == 64
+        assert "was not imported" in capsys.readouterr().err
+        assert not other.exists()
 
     def test_an_import_keeps_what_the_document_does_not_have_unless_it_is_to_replace(self, place: Path, tmp_path: Path) -> None:
         document = tmp_path / "some.json"
