@@ -79,6 +79,10 @@ def run(arguments: list[str]) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return 141
+    except SystemExit as end:
+        if not isinstance(end.__context__, BrokenPipeError):
+            raise
+        return 141  # typer makes a 1 of it, which is the status of a finding
     return int(code) if isinstance(code, int) else Exit.OK
 
 

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 import probes
 from dashboards.store import shipped
@@ -90,10 +91,10 @@ def list_(url: Annotated[str | None, typer.Option("--url", metavar="URL", help="
         return Exit.OK
     table = render_table("uid", "title", "panels", *(("in Grafana", "", "address") if found else ()))
     for uid, document in documents.items():
-        row = [uid, str(document["title"]), str(_panels(document))]
+        row: list[str | Text] = [uid, str(document["title"]), str(_panels(document))]
         if uid in found:
             one = found[uid]
-            row += [f"[{STYLES.get(one.state, 'default')}]{one.state.value}[/]", MEANINGS[one.state], one.url]
+            row += [Text(one.state.value, STYLES.get(one.state, "default")), MEANINGS[one.state], one.url]
         table.add_row(*row)
     render.console().print(table)
     return Exit.OK

@@ -44,7 +44,7 @@ def demo(
     out = render.console()
     log.configure(Logging(level="error"))
     out.print("Two local ranks move KV-sized blocks with the real Mooncake and NIXL engines over loopback; a canary streams from a "
-              "[bold]simulated[/] prefill/decode endpoint. Nothing leaves this machine.")
+              "[bold]simulated[/] prefill/decode endpoint. Nothing leaves this machine.", markup=True)
     with simulated_endpoint() as url:
         service = Service(configuration(url, free_address(listen, out)))
         watcher = _Watcher(service, out, once=once)
@@ -79,11 +79,11 @@ def configuration(url: str, listen: str) -> Config:
     })
 
 
-def free_address(listen: str, out: Console) -> str:
-    """`listen` if it is free, else a free port of the same host, with a word about it."""
+def free_address(listen: str, out: Console, option: str = "--listen") -> str:
+    """`listen` if it is free, else a free port of the same host, with a word about it. Raises UsageError that names `option`."""
     host, _, port = listen.rpartition(":")
-    if not port.isdigit() or int(port) > 65535:
-        raise UsageError(f"--listen {listen}: host:port is needed")
+    if not (port.isascii() and port.isdigit()) or len(port) > 5 or int(port) > 65535:
+        raise UsageError(f"{option} {listen}: host:port is needed")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for candidate in (int(port), 0):
         with socket.socket(family) as one:
@@ -92,12 +92,12 @@ def free_address(listen: str, out: Console) -> str:
                 one.bind((host.strip("[]"), candidate))
             except OSError as error:
                 if candidate == 0:
-                    raise UsageError(f"--listen {listen}: {error.strerror}") from None
+                    raise UsageError(f"{option} {listen}: {error.strerror}") from None
                 continue
             if candidate != int(port):
                 out.print(f"Port {port} is taken; another one is used.")
             return f"{host}:{one.getsockname()[1]}"
-    raise UsageError(f"--listen {listen}: no port is free")
+    raise UsageError(f"{option} {listen}: no port is free")
 
 
 @contextlib.contextmanager

@@ -146,8 +146,8 @@ def _table(rows: list[Row], query: Query) -> None:
     for row in rows:
         figure = f"{plot.scaled(row.value, row.unit or '')} {row.figure}" if row.value is not None else "-"
         told = "" if row.outcome == "ok" else f"{row.reason}: {row.message}" if row.message else row.reason
-        table.add_row(_time(row.finished), row.probe, row.target, Text(row.outcome, render.STYLES.get(Outcome(row.outcome), "")),
-                      row.transport or "-", figure, Text(told))
+        table.add_row(_time(row.finished), Text(row.probe), Text(row.target),
+                      Text(row.outcome, render.STYLES.get(Outcome(row.outcome), "")), Text(row.transport or "-"), Text(figure), Text(told))
     out.print(table if rows else "nothing was found")
     if query.limit is not None and len(rows) == query.limit:
         out.print(f"the newest {query.limit}; --limit shows more", style="dim")

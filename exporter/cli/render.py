@@ -17,10 +17,20 @@ STYLES = {Outcome.OK: "bold green", Outcome.DEGRADED: "bold yellow", Outcome.FAI
 MARKS = {True: ("holds", "green"), False: ("broken", "bold red"), None: ("not told", "dim")}
 
 
+class _Console(Console):
+    """A reader that goes away ends a command like any other, not with the status of a finding."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 def console(*, stderr: bool = False) -> Console:
-    """A console that keeps to 120 columns when its output is not a terminal, so that tables in logs stay readable."""
-    found = Console(stderr=stderr, highlight=False)
-    return found if found.is_terminal else Console(stderr=stderr, highlight=False, width=120)
+    """A console that keeps to 120 columns when its output is not a terminal, so that tables in logs stay readable.
+
+    It reads no markup: brackets in a name or a message are a part of it.
+    """
+    found = _Console(stderr=stderr, highlight=False, markup=False)
+    return found if found.is_terminal else _Console(stderr=stderr, highlight=False, markup=False, width=120)
 
 
 def verdict(one: Verdict) -> RenderableType:

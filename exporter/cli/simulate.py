@@ -97,7 +97,7 @@ def _serve(scenario: Scenario, listen: str, seconds: float | None, progress: Pro
                 "long": {"schedule": {"interval": "60s", "stagger": False}, "params": {"total_timeout": 15}}}}]})
             config = default_config(canary=canary.model_dump(mode="json", exclude_unset=True)) if config is None else config.model_copy(
                 update={"canary": canary})
-        server = config.server.model_copy(update={"listen": free_address(listen, out)})
+        server = config.server.model_copy(update={"listen": free_address(listen, out, "--serve")})
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="efa-pulse-simulate-")))
         live = LiveSimulation(replace(scenario, config=config), folder, server, progress)
 

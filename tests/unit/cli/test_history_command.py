@@ -75,6 +75,17 @@ def test_a_table_for_people(archive: Path, capsys: pytest.CaptureFixture[str]) -
     assert "the newest 3; --limit shows more" in out
 
 
+def test_brackets_in_names_and_messages_are_shown_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = Folder(tmp_path, "east", keep=1 << 30, segment=1 << 20, upload=False, clock=lambda: NOW)
+    lost = verdicts.pair("one", ("[/a]", "[bold]"), at=NOW - 60, reason="peer_lost", message="[/red] gone")
+    folder.append([record_of(lost, cluster="east")])
+    folder.close()
+    code, out = ask(tmp_path, capsys)
+    assert code == 0
+    for text in ("[/a]", "[bold]", "[/red] gone"):
+        assert text in out
+
+
 def test_csv_has_a_head_and_one_row_a_run(archive: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, out = ask(archive, capsys, "--format", "csv", "--node", "a", "--since", "2h")
     rows = list(csv.DictReader(io.StringIO(out)))
