@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 LINE_LIMIT = 16_384
 SAMPLES_LIMIT = 20_000
+LINES_LIMIT = 500_000
 LABEL_LIMIT = 64
 
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
@@ -42,7 +43,10 @@ class Exposition:
 def read(page: str, wanted: Callable[[str], bool]) -> Exposition:
     """The samples of `page` whose name `wanted` takes."""
     found = Exposition()
-    for line in _lines(page):
+    for number, line in enumerate(_lines(page)):
+        if number >= LINES_LIMIT:
+            found.cut = True
+            break
         text = line.strip()
         if not text or text[0] == "#":
             continue

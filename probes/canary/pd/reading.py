@@ -65,6 +65,9 @@ def read_page(text: str, role: str, pod: str, names: Catalog | None = None) -> R
     names = names or catalog()
     wanted = _with_bare(names.names)
     page = read(text, lambda name: plain(name) in wanted)
+    if page.cut:
+        # Sums over a part of the series would look like figures.
+        return Reading(role, pod, problem="the page has more lines or series than are read")
     engine = names.engine_of(page.prefixes) or ("nixl" if "agent" in page.prefixes else None)
     if engine is None:
         return Reading(role, pod, problem="none of the engines known here: the page has none of their names")

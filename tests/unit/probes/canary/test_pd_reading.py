@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.canary.pd.engines import CatalogError, catalog, load, plain
-from probes.canary.pd.exposition import SAMPLES_LIMIT, read
+from probes.canary.pd.exposition import LINES_LIMIT, SAMPLES_LIMIT, read
 from probes.canary.pd.reading import Change, Reading, change, read_page
 
 
@@ -186,6 +186,16 @@ def test_endless_series_are_cut() -> None:
     page = "".join(f'vllm:prompt_tokens_total{{i="{i}"}} 1\n' for i in range(SAMPLES_LIMIT + 5))
     found = read(page, lambda _: True)
     assert (len(found.samples), found.cut) == (SAMPLES_LIMIT, True)
+
+
+@pytest.mark.parametrize("page", [
+    "vllm:prompt_tokens_total 1\n" * (SAMPLES_LIMIT + 1),
+    "vllm:prompt_tokens_total 1\n" + "\n" * LINES_LIMIT,
+], ids=["series", "lines"])
+def test_a_page_of_which_only_a_part_is_read_gives_no_figures(page: str) -> None:
+    reading = read_page(page, "decode", "d0")
+    assert reading.problem == "the page has more lines or series than are read"
+    assert not reading.values
 
 
 def test_a_line_made_to_waste_time_does_not() -> None:
