@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from doubles.engine import HANDLE, Engine
 from doubles.sidecar import Flags, Sidecar
 from doubles.town import House, Request, Town, respond
 
+LEG_SECONDS = 5.0
 RECORDED = Path(__file__).parent.parent / "fixtures" / "llm_d"
 
 
@@ -65,7 +67,10 @@ class LlmD:
         return f"127.0.0.1:{self.prefill.house.port}"
 
     def legs(self) -> tuple[list[int | None], list[int | None]]:
-        """What the prefill and the decode requests were answered so far."""
+        """What the prefill and the decode requests were answered; of connectors that send both at once, the prefill may end last."""
+        until = time.monotonic() + LEG_SECONDS
+        while None in (*self.prefill.statuses, *self.decode.statuses) and time.monotonic() < until:
+            time.sleep(0.01)
         return self.prefill.statuses, self.decode.statuses
 
 
