@@ -15,6 +15,8 @@ from exporter.config.problems import Loc, Problem
 from exporter.config.tour import all_paths, fields_of, model_at
 
 _SHOWN = 60
+_CREDENTIALS = re.compile(r"//[^/@\s]*@")
+"""Name and password in an address: never shown, whatever is wrong with it."""
 _PLAIN = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?|true|false")
 _KINDS: dict[str, str] = {
     "int_type": "a whole number", "int_from_float": "a whole number", "int_parsing": "a whole number",
@@ -167,5 +169,6 @@ def show(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return "a list"
     if isinstance(value, str):
+        value = _CREDENTIALS.sub("//***@", value)
         return f"the text {value if len(value) <= _SHOWN else value[:_SHOWN] + '…'!r}" if value else "an empty text"
     return str(value)[:_SHOWN]

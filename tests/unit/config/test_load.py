@@ -172,3 +172,12 @@ def test_any_value_at_any_key_is_taken_or_explained(path: str, value: Any) -> No
         assert any(problem.path for problem in found.problems)
     else:
         assert len({job.id for job in found.jobs()}) == len(found.jobs())
+
+
+def test_a_password_in_an_address_is_not_shown(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("grafana: {url: 'http://admin:hunter2@grafana'}\n")
+    with pytest.raises(ConfigError) as caught:
+        load(path)
+    assert "hunter2" not in str(caught.value)
+    assert "http://***@grafana" in str(caught.value)
