@@ -253,7 +253,7 @@ def test_a_hostile_log_ends_in_time(seed: str) -> None:
     began = time.monotonic()
     for stack in load():
         read(stack, log)
-    assert time.monotonic() - began < 6.0
+    assert time.monotonic() - began < 30.0, "a pattern that backtracks takes minutes"
 
 
 def test_the_scan_stops_at_its_deadline() -> None:
