@@ -54,7 +54,8 @@ def main(versions: list[str]) -> int:
         executable = prepare(version, python)
         print(f"probes alone on Python {version}", flush=True)
         environ = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
-        command: list[str | Path] = [executable, "-m", "pytest", "-q", "-o", f"cache_dir={ROOT / f'.venv-{version}' / 'cache'}", "tests/unit/probes"]
+        cache = ROOT / f".venv-{version}" / "cache"
+        command: list[str | Path] = [executable, "-m", "pytest", "-q", "-o", f"cache_dir={cache}", "tests/unit/probes"]
         # What fails on a noisy machine is run once more by itself, as `make test` does.
         for more in (["--numprocesses", "auto", "--maxprocesses", "4"], ["--last-failed", "--last-failed-no-failures", "none"]):
             done = subprocess.run([*command, *more], cwd=ROOT, env=environ, timeout=SECONDS, check=False)
