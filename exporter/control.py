@@ -419,7 +419,7 @@ class Control:
         answers = self._ask(run) if self._ask is not None else {}
         types = self._instance_types(run)
         return judge(run, floors=self._config.thresholds.floors, instance_types=types, answers=answers,
-                     rdma_hardware=_rdma(types.values()), limits=self._memory.limits(run)), answers
+                     rdma_hardware=instances.all_rdma(types.values()), limits=self._memory.limits(run)), answers
 
     def _keep(self, verdict: Verdict) -> None:
         """Hand a verdict to the archive."""
@@ -494,13 +494,6 @@ class Control:
         if self._fleet is not None:
             return {name: node.instance_type for name in run.spec.nodes if (node := self._fleet.node(name)) is not None}
         return {node.name: node.instance_type for node in self._config.inventory.members()}
-
-
-def _rdma(types: Iterable[str | None]) -> bool | None:
-    """False when the table knows that none of these instance types has RDMA, True when all have it, else None: not known."""
-    rows = [instances.lookup(name) for name in types]
-    known = {row.rdma if row is not None else None for row in rows}
-    return known.pop() if len(known) == 1 else None
 
 
 def _unstarted(spec: RunSpec, why: str, now: float) -> Run:

@@ -7,11 +7,11 @@ import fcntl
 import os
 import secrets
 import sqlite3
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from exporter import durable
 from exporter.archive import segments
 from exporter.archive.index import FILE, Index, Row
 from exporter.archive.record import Record, line_of, parse
@@ -111,7 +111,7 @@ class Folder:
         if path.exists():
             self.index.uploaded(name)
             return
-        _replace(path, data)
+        durable.replace(path, data)
         self._sizes[name] = len(data)
         found = list(segments.lines(path))
         ours: dict[Name, list[str]] = {}
@@ -190,7 +190,7 @@ class Folder:
         path = self.path / str(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("ab", buffering=0)
-        _sync(path.parent)
+        durable.sync_folder(path.parent)
         self._open[date] = (name, file, now)
         self._sizes[name] = 0
         return name, file
@@ -203,7 +203,7 @@ class Folder:
                 del self._open[date]
         path = self.path / str(name)
         kept = [line_of(record) for _, _, record in segments.lines(path) if record["run_id"] not in runs]
-        _replace(path, b"".join(kept))
+        durable.replace(path, b"".join(kept))
         with self.index.together():
             self.index.forget(name)
             self._sizes[name] = sum(map(len, kept))
@@ -277,29 +277,5 @@ def _writer(path: Path) -> tuple[str, bool]:
         if text.isalnum() and text.islower():
             return text, False
     text = "w" + secrets.token_hex(5)
-    _replace(path, text.encode())
+    durable.replace(path, text.encode())
     return text, True
-
-
-def _replace(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(name).unlink()
-        raise
-    _sync(path.parent)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

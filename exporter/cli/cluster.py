@@ -212,7 +212,8 @@ class ClusterRunner(AbstractContextManager["ClusterRunner"]):
         if self._witnesses is not None and any(result.measure is not None for result in run.results):
             self._progress.note(run.spec.run_id, "asking the witnesses")
             answers = dict(self._witnesses.answers(run))
-        return judge(run, floors=self.config.thresholds.floors, instance_types=types, answers=answers, rdma_hardware=_rdma(types.values()))
+        return judge(run, floors=self.config.thresholds.floors, instance_types=types, answers=answers,
+                     rdma_hardware=instances.all_rdma(types.values()))
 
     def _settled(self, names: Sequence[str]) -> dict[str, Node]:
         """These nodes as they are now, those that are there. A pod of ours that just ended is given time to be gone from its node."""
@@ -292,13 +293,6 @@ def stopped(found: Iterable[tuple[Node, Closed]]) -> str:
     pairs = list(found)
     text = "; ".join(f"{node.name}: {one}" for node, one in pairs)
     return text + (" (--force runs all the same)" if pairs and forced(one for _, one in pairs) else "")
-
-
-def _rdma(types: Iterable[str | None]) -> bool | None:
-    """False when the table knows that none of these instance types has RDMA, True when all have it, else None."""
-    rows = [instances.lookup(name) for name in types]
-    known = {row.rdma if row is not None else None for row in rows}
-    return known.pop() if len(known) == 1 else None
 
 
 @contextlib.contextmanager

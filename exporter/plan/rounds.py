@@ -1,9 +1,8 @@
 """Who meets whom: rounds of disjoint pairs that together hold every pair of a group once (circle method), and rounds of one stratum.
 
-The circle has an even number of places. The last place stands still, the others turn: in round r, place i meets place (2r - i) mod (m - 1),
-and the place that would meet itself meets the last one. Over m - 1 rounds every two places meet exactly once. A node keeps its place for
-the whole cycle, so nodes that stay meet as planned whoever joins or leaves; a place whose node left is a hole, and the next node that joins
-takes it. A cycle starts on closed-up places.
+The circle has an even number of places; `probes.circle` says which of them meet. A node keeps its place for the whole cycle, so nodes
+that stay meet as planned whoever joins or leaves; a place whose node left is a hole, and the next node that joins takes it. A cycle starts
+on closed-up places.
 """
 
 from __future__ import annotations
@@ -11,6 +10,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+
+from probes.circle import round_of
 
 Pair = tuple[str, str]
 
@@ -71,18 +72,10 @@ class Circle:
 
     def pairs(self, number: int) -> list[Pair]:
         """The pairs of round `number` of this cycle, holes left out."""
-        size = len(self.places)
-        if size < 2:
-            return []
-        turn = size - 1
-        number = (number + self.offset) % turn
         found: list[Pair] = []
-        for low in range(turn):
-            high = (2 * number - low) % turn
-            if low == high:
-                high = turn
+        for low, high in round_of(len(self.places), number + self.offset):
             one, other = self.places[low], self.places[high]
-            if low < high and one is not None and other is not None:
+            if one is not None and other is not None:
                 found.append((one, other))
         return found
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from exporter import durable
 from exporter.plan.journal import SCHEMA, JournalError, Record, decode_shard, encode_shard, shard_of
 
 
@@ -43,19 +41,7 @@ class FileStore:
         """Replace these shards in the file. Raises OSError when it cannot be written; the old file is then untouched."""
         merged = {**self._records, **{number: decode_shard(number, data) for number, data in shards.items()}}
         records = {key: record for number in sorted(merged) for key, record in sorted(merged[number].items())}
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=self._path.parent, prefix=f".{self._path.name}.")
-        try:
-            with os.fdopen(descriptor, "w") as file:
-                json.dump({"schema": SCHEMA, "records": records}, file, separators=(",", ":"))
-                file.flush()
-                os.fsync(file.fileno())
-            Path(name).replace(self._path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                Path(name).unlink()
-            raise
-        _sync_folder(self._path.parent)
+        durable.replace(self._path, json.dumps({"schema": SCHEMA, "records": records}, separators=(",", ":")).encode())
         self._records = merged
 
 
@@ -74,11 +60,3 @@ class MemoryStore:
         """Keep these shards."""
         self.shards.update(shards)
         self.writes += len(shards)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

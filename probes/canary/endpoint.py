@@ -98,3 +98,9 @@ def _base(path: str) -> str:
         if path.endswith(tail):
             return path[: -len(tail)]
     return path if path.rpartition("/")[2] in {"v1", "v2", "v3"} else path + "/v1"
+
+
+def usable_url(value: str) -> str:
+    """The same text, for validators. Raises EndpointError."""
+    parse_endpoint(value)
+    return value

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
-from probes.canary.endpoint import Api, Endpoint, EndpointError, parse_endpoint
+from probes.canary.endpoint import Api, Endpoint, parse_endpoint, usable_url
 from probes.canary.pd.params import PdParams
 from probes.canary.stacks import STACKS, Connector, Route, StackName
 from probes.units import Duration
@@ -99,11 +99,7 @@ class CanaryParams(BaseModel):
     @field_validator("url")
     @classmethod
     def _usable_url(cls, value: str) -> str:
-        try:
-            parse_endpoint(value)
-        except EndpointError as error:
-            raise ValueError(str(error)) from None
-        return value
+        return usable_url(value)
 
     @field_validator("prefill", "reference")
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
@@ -47,3 +48,9 @@ def table() -> dict[str, InstanceType]:
 def lookup(name: str | None) -> InstanceType | None:
     """The row of an instance type, or None when it is not known or has no EFA in the table."""
     return table().get(name) if name else None
+
+
+def all_rdma(names: Iterable[str | None]) -> bool | None:
+    """False when none of these instance types has RDMA, True when all have it, None when they differ or one is not known."""
+    known = {row.rdma if row is not None else None for row in map(lookup, names)}
+    return known.pop() if len(known) == 1 else None

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from probes.circle import round_of
+
 Meeting = tuple[int, int, str]
 Way = Literal["off", "together", "each"]
 RAIL, PAIR = "rail", "pair"
@@ -32,12 +34,8 @@ def turns(*, gpus: int, workers: int, rails: Way, pairs: Way) -> list[list[Meeti
 def circle(ranks: int) -> list[list[Meeting]]:
     """Rounds of disjoint pairs that hold every two ranks once (circle method); with an odd number one rank rests in each."""
     places = ranks + ranks % 2
-    rounds: list[list[Meeting]] = []
-    for number in range(places - 1):
-        seats = [places - 1, *((number + step) % (places - 1) for step in range(places - 1))]
-        pairs = [(seats[0], seats[1])] + [(seats[1 + step], seats[-step]) for step in range(1, places // 2)]
-        rounds.append([(min(pair), max(pair), f"{PAIR}{min(pair)}-{max(pair)}") for pair in pairs if max(pair) < ranks])
-    return rounds
+    return [[(one, other, f"{PAIR}{one}-{other}") for one, other in round_of(places, number) if other < ranks]
+            for number in range(places - 1)]
 
 
 def ranks_of(variant: str) -> tuple[int, int] | None:

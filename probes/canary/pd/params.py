@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from probes.canary.endpoint import EndpointError, parse_endpoint
+from probes.canary.endpoint import usable_url
 from probes.units import Duration
 
 PageRole = Literal["prefill", "decode", "mixed", "router", "epp"]
@@ -34,11 +34,7 @@ class Page(_Model):
     @field_validator("url")
     @classmethod
     def _usable_url(cls, value: str) -> str:
-        try:
-            parse_endpoint(value)
-        except EndpointError as error:
-            raise ValueError(str(error)) from None
-        return value
+        return usable_url(value)
 
 
 class KvShape(_Model):
