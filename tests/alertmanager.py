@@ -17,7 +17,7 @@ from typing import Any
 
 import realtools
 import yaml
-from prometheus import free_port
+from thismachine import end, free_port
 
 EXAMPLE = Path(__file__).parent.parent / "dashboards" / "alertmanager.example.yaml"
 START_SECONDS = 30.0
@@ -53,9 +53,9 @@ class Inbox:
 
     def until(self, holds: Callable[[Inbox], bool], seconds: float, what: str) -> None:
         """Wait. Fails with what has come so far."""
-        end = time.monotonic() + seconds
+        until = time.monotonic() + seconds
         while not holds(self):
-            if time.monotonic() > end:
+            if time.monotonic() > until:
                 came = sorted({(where, found["alertname"], found.get("cluster", "")) for where, found in self.alerts()})
                 raise AssertionError(f"{what} is not there after {seconds:g} s; came: {came}")
             time.sleep(0.2)
@@ -107,18 +107,13 @@ def running(program: Path, folder: Path, config: Json) -> Iterator[str]:
     with (folder / "alertmanager.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
     try:
-        end = time.monotonic() + START_SECONDS
+        until = time.monotonic() + START_SECONDS
         while True:
             with contextlib.suppress(OSError), urllib.request.urlopen(f"http://{address}/-/ready", timeout=5):
                 break
-            if process.poll() is not None or time.monotonic() > end:
+            if process.poll() is not None or time.monotonic() > until:
                 raise AssertionError(f"Alertmanager did not get ready:\n{(folder / 'alertmanager.log').read_text()[-4000:]}")
             time.sleep(0.1)
         yield address
     finally:
-        process.terminate()
-        try:
-            process.wait(15)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(15)
+        end(process)

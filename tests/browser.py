@@ -16,6 +16,7 @@ from typing import Any
 
 import realtools
 import websocket
+from thismachine import end
 
 START_SECONDS = 60.0
 ANSWER_SECONDS = 30.0
@@ -113,12 +114,7 @@ def browser(folder: Path) -> Iterator[Browser]:
         finally:
             socket.close()
     finally:
-        process.terminate()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(10)
+        end(process, 10)
 
 
 def _port(profile: Path, process: subprocess.Popen[bytes], log: Path) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Iterable
+import random
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,3 +92,29 @@ def usage(completion: int, prompt: int = 10) -> str:
 
 
 DONE = data("[DONE]")
+
+
+def cut(rng: random.Random, raw: bytes) -> list[bytes]:
+    """The bytes in reads of any length."""
+    places = sorted({0, len(raw), *(rng.randrange(len(raw) + 1) for _ in range(rng.randrange(8)))})
+    return [raw[a:b] for a, b in itertools.pairwise(places)]
+
+
+def damage(rng: random.Random, raw: bytes, splinters: Sequence[bytes], longest: int) -> bytes:
+    """One to five edits anywhere; `longest` bounds what is said twice."""
+    out = bytearray(raw)
+    for _ in range(rng.randrange(1, 6)):
+        at = rng.randrange(len(out) + 1)
+        kind = rng.randrange(5)
+        if kind == 0 and out:
+            out[at % len(out)] = rng.randrange(256)
+        elif kind == 1:
+            out[at:at] = rng.randbytes(rng.randrange(1, 20))
+        elif kind == 2:
+            del out[at : at + rng.randrange(1, 60)]
+        elif kind == 3:
+            length = rng.randrange(1, longest)
+            out[at:at] = out[max(0, at - length) : at]
+        else:
+            out[at:at] = rng.choice(splinters)
+    return bytes(out)

@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from prometheus import Binaries, Prometheus, binaries, free_port, running
+from prometheus import Binaries, Prometheus, binaries, running
 from publishing import canary_verdict, kv_verdict, measurement, preflight_verdict, tell_of_a_fleet
 from sysfs_tree import SysfsTree
+from thismachine import end, free_port
 
 from exporter.config.server import Server
 from exporter.publish.publisher import Publisher
@@ -158,12 +159,7 @@ def _process(command: list[str], env: dict[str, str], log: Path) -> Iterator[sub
     try:
         yield process
     finally:
-        process.terminate()
-        try:
-            process.wait(15)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(15)
+        end(process)
 
 
 def _address(process: subprocess.Popen[bytes], log: Path) -> str:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,15 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from thismachine import end, free_port
+
 BINARY = Path(sys.executable).parent / "envoy"
 START_SECONDS = 20.0
-
-
-def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        port: int = sock.getsockname()[1]
-        return port
 
 
 def bootstrap(listen: int, admin: int, upstream: int, *, fault: dict[str, Any] | None = None, route_timeout: str = "0s") -> dict[str, Any]:
@@ -58,12 +51,7 @@ def envoy(folder: Path, upstream: int, **options: Any) -> Iterator[str]:
         _wait_until_ready(process, admin, folder / f"envoy-{listen}.log")
         yield f"http://127.0.0.1:{listen}"
     finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(5)
+        end(process, 10)
         log.close()
 
 

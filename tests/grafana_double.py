@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from thismachine import serving
+
 Json = dict[str, Any]
 EDITOR, VIEWER = "glsa_editor_0123456789", "glsa_viewer_0123456789"
 
@@ -178,16 +180,8 @@ def served(double: GrafanaDouble) -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             pass
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(5)
+    with serving(Handler) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 def slow(seconds: float) -> Callable[[str, str], None]:

@@ -6,9 +6,7 @@ import contextlib
 import http.server
 import json
 import shutil
-import socket
 import subprocess
-import threading
 import time
 import urllib.error
 import urllib.parse
@@ -20,6 +18,7 @@ from typing import Any
 
 import realtools
 import yaml
+from thismachine import end, free_port, serving
 
 VERSIONS = ("system", "newest")
 """`system`: what the distribution installs (Debian 12: 2.42); `newest`: the binaries that `realtools` finds (3.16)."""
@@ -81,12 +80,12 @@ class Prometheus:
 
     def until(self, promql: str, holds: Callable[[float | None], bool], seconds: float = 30.0) -> float | None:
         """Ask again until the value holds. Fails with the last value and what the targets say."""
-        end = time.monotonic() + seconds
+        until = time.monotonic() + seconds
         while True:
             value = self.value(promql)
             if holds(value):
                 return value
-            if time.monotonic() > end:
+            if time.monotonic() > until:
                 errors = [(target["labels"]["job"], target["lastError"]) for target in self.api("targets")["activeTargets"]]
                 raise AssertionError(f"{promql} is {value} after {seconds} s; targets: {errors}")
             time.sleep(0.2)
@@ -111,12 +110,7 @@ def running(found: Binaries, folder: Path, scrape_configs: list[dict[str, Any]],
         _wait_ready(process, port, folder / "prometheus.log")
         yield Prometheus(port)
     finally:
-        process.terminate()
-        try:
-            process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(STOP_SECONDS)
+        end(process, STOP_SECONDS)
         shutil.rmtree(folder / "data", ignore_errors=True)
 
 
@@ -124,13 +118,6 @@ def check_metrics(found: Binaries, page: bytes) -> tuple[int, str]:
     """What `promtool check metrics` says of a page: exit code and everything it printed."""
     done = subprocess.run([str(found.promtool), "check", "metrics"], input=page, capture_output=True, timeout=60, check=False)
     return done.returncode, (done.stdout + done.stderr).decode()
-
-
-def free_port() -> int:
-    """A loopback port that was free a moment ago."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 @contextlib.contextmanager
@@ -154,21 +141,13 @@ def text_only(upstream: str) -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             pass
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Relay)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
-        yield f"127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(5)
+    with serving(Relay) as port:
+        yield f"127.0.0.1:{port}"
 
 
 def _wait_ready(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    end = time.monotonic() + START_SECONDS
-    while time.monotonic() < end:
+    until = time.monotonic() + START_SECONDS
+    while time.monotonic() < until:
         if process.poll() is not None:
             break
         with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/-/ready", timeout=5) as answer:

@@ -29,8 +29,9 @@ import prometheus
 import pytest
 import yaml
 from alertmanager import Inbox
-from prometheus import VERSIONS, Prometheus, free_port
+from prometheus import VERSIONS, Prometheus
 from publishing import canary_verdict, kv_verdict
+from thismachine import free_port
 
 from dashboards.rules import options, render
 from dashboards.rules.catalogue import ALERTS

@@ -16,7 +16,7 @@ import pytest
 import realtools
 import recipes
 import yaml
-from prometheus import free_port
+from thismachine import free_port
 
 REPO = Path(__file__).resolve().parent.parent.parent
 IMAGES = REPO / "images"

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from canary_peers import delivered, quick
 from e2e.routers.running import answers, environment, running
-from envoy import free_port
+from thismachine import free_port
 
 from exporter.discovery.ray import replicas
 from probes.canary.client import CanaryRun, measure

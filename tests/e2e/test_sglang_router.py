@@ -13,7 +13,7 @@ import pytest
 from canary_peers import delivered, quick
 from doubles.sglang import SglangPair, sglang_pair
 from e2e.routers.running import answers, environment, running
-from envoy import free_port
+from thismachine import free_port
 
 from probes.canary.client import CanaryRun, measure
 from probes.reasons import Reason

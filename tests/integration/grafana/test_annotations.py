@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from grafana_double import EDITOR, GrafanaDouble, Refused, served, slow
+from grafana_double import EDITOR, GrafanaDouble, Refused, slow
 from verdicts import canary, pair
 
 from exporter.config import Config
@@ -40,17 +39,6 @@ class World:
     def later(self, seconds: float) -> None:
         self.now += seconds
         self.annotator.turn()
-
-
-@pytest.fixture
-def grafana() -> GrafanaDouble:
-    return GrafanaDouble()
-
-
-@pytest.fixture
-def url(grafana: GrafanaDouble) -> Iterator[str]:
-    with served(grafana) as address:
-        yield address
 
 
 @pytest.fixture

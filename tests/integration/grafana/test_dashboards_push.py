@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from grafana_double import EDITOR, VIEWER, GrafanaDouble, Refused, served, slow
-from prometheus import free_port
+from grafana_double import EDITOR, VIEWER, GrafanaDouble, Refused, slow
+from thismachine import free_port
 
 from dashboards.store import shipped
 from exporter.cli import run
@@ -24,17 +24,6 @@ UIDS = list(shipped())
 NODE = "efa-pulse-node"
 
 Cli = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def grafana() -> GrafanaDouble:
-    return GrafanaDouble()
-
-
-@pytest.fixture
-def url(grafana: GrafanaDouble) -> Iterator[str]:
-    with served(grafana) as address:
-        yield address
 
 
 @pytest.fixture

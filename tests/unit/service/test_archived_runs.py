@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from remembering import RememberingLauncher
 
 from exporter.archive import segments
 from exporter.archive.archive import Archive
@@ -24,7 +25,7 @@ from exporter.plan.journal import Journal, flush
 from exporter.plan.store import MemoryStore
 from exporter.publish.archived import readings
 from exporter.publish.publisher import Publisher
-from exporter.runs import Run, RunSpec
+from exporter.runs import Run
 from exporter.scheduler import Scheduler
 from probes.result import Evidence, Measurement, Result
 
@@ -33,29 +34,12 @@ CONFIG = Config.model_validate({"inventory": {"mode": "kubernetes"}, "schedule":
 AT = 1_790_000_000.0
 
 
-class Launcher:
-    """Takes runs and does nothing with them."""
-
-    def __init__(self) -> None:
-        self.started: list[RunSpec] = []
-
-    def start(self, spec: RunSpec) -> None:
-        self.started.append(spec)
-
-    def cancel(self, run_id: str) -> None: ...
-
-    def running(self) -> list[str]:
-        return []
-
-    def close(self, grace: float) -> None: ...
-
-
 class Process:
     """One life of the service over a journal and an archive folder that outlive it."""
 
     def __init__(self, folder: Path, store: MemoryStore, now: float = AT, *, nodes: Sequence[Node] | None = None) -> None:
         self.now = now
-        self.store, self.launcher = store, Launcher()
+        self.store, self.launcher = store, RememberingLauncher()
         self.durable: list[str] = []
         self.known: Callable[[str], bool] = lambda _: False
         events: queue.Queue[Event] = queue.Queue()

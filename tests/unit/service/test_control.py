@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from remembering import RememberingLauncher
 
 from exporter.config import Config
 from exporter.config.restart import needs_restart
@@ -22,29 +23,12 @@ from probes.reasons import Outcome, Reason
 NOW = 1_790_000_000.0
 
 
-class Launcher:
-    """Remembers what it was asked to start."""
-
-    def __init__(self) -> None:
-        self.started: list[RunSpec] = []
-
-    def start(self, spec: RunSpec) -> None:
-        self.started.append(spec)
-
-    def cancel(self, run_id: str) -> None: ...
-
-    def running(self) -> list[str]:
-        return []
-
-    def close(self, grace: float) -> None: ...
-
-
 class Loop:
     """A control loop that is turned by hand."""
 
     def __init__(self, tmp_path: Path, config: Config) -> None:
         self.events: queue.Queue[Event] = queue.Queue()
-        self.launcher = Launcher()
+        self.launcher = RememberingLauncher()
         self.publisher = Publisher("test")
         self.scheduler = Scheduler(self.events, clock=lambda: NOW)
         self.verdicts: list[Verdict] = []

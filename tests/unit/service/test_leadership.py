@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from remembering import RememberingLauncher
 
 from exporter.config import Config
 from exporter.control import Control
@@ -33,21 +34,6 @@ class Clock:
         return self.now
 
 
-class Launcher:
-    def __init__(self) -> None:
-        self.started: list[RunSpec] = []
-
-    def start(self, spec: RunSpec) -> None:
-        self.started.append(spec)
-
-    def cancel(self, run_id: str) -> None: ...
-
-    def running(self) -> list[str]:
-        return []
-
-    def close(self, grace: float) -> None: ...
-
-
 def inventory(*names: str) -> Inventory:
     roomy = {"efa": Room(4), "cpu": Room(96_000), "memory": Room(1 << 40), "pods": Room(100)}
     return Inventory(tuple(Node(f"i-{name}", name, instance_type="p5.48xlarge", zone="z", created=0.0, **roomy)  # type: ignore[arg-type]
@@ -59,7 +45,7 @@ class Replica:
 
     def __init__(self, folder: Path, store: MemoryStore, clock: Clock) -> None:
         self.clock = clock
-        self.launcher = Launcher()
+        self.launcher = RememberingLauncher()
         self.events: queue.Queue[Event] = queue.Queue()
         self.publisher = Publisher("t", cluster=True)
         self.durable: list[str] = []

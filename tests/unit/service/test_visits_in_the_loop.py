@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from publishing import value_of
+from remembering import RememberingLauncher
 
 from exporter.config import Config
 from exporter.control import Control
@@ -29,29 +30,12 @@ def config(**pd: Any) -> Config:
                                                           "pd": {"source": {"static": STATIC}, **pd}}]}})
 
 
-class Launcher:
-    """Remembers what it was asked to start."""
-
-    def __init__(self) -> None:
-        self.started: list[RunSpec] = []
-
-    def start(self, spec: RunSpec) -> None:
-        self.started.append(spec)
-
-    def cancel(self, run_id: str) -> None: ...
-
-    def running(self) -> list[str]:
-        return []
-
-    def close(self, grace: float) -> None: ...
-
-
 class Visiting:
     """A control loop with a pairing, turned by hand."""
 
     def __init__(self, tmp_path: Path, config: Config, conditions: Conditions | None = None) -> None:
         events: queue.Queue[Event] = queue.Queue()
-        self.launcher, self.publisher, self.verdicts = Launcher(), Publisher("test"), list[Verdict]()
+        self.launcher, self.publisher, self.verdicts = RememberingLauncher(), Publisher("test"), list[Verdict]()
         pairing = Pairing(clock=lambda: NOW)
         self.control = Control(config, events=events, launcher=self.launcher, scheduler=Scheduler(events, clock=lambda: NOW),
                                publisher=self.publisher, secrets_dir=tmp_path, clock=lambda: NOW, pairing=pairing,

@@ -2,42 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 
 import pytest
-from canary_streams import DONE, data, read, stream, token, usage, wire
+from canary_streams import DONE, cut, damage, data, read, stream, token, usage, wire
 
 from probes.canary.status import Status
 
 MUTANTS = 4000
+LONGEST = 80
 FAILED = ["nixlv2_truncated_stream", "nixlv2_error_in_stream"]
 SPLINTERS = [b"\r", b"\n", b"\0", b"data:", b"\n\n", b"0\r\n\r\n", b"\xff", b"[DONE]", b"{", b"HTTP/1.1 200 OK\r\n\r\n"]
 WHOLE = [token(role="assistant", text=""), token("one"), token("two"), token("three", finish="length"), usage(3), DONE]
-
-
-def cut(rng: random.Random, raw: bytes) -> list[bytes]:
-    places = sorted({0, len(raw), *(rng.randrange(len(raw) + 1) for _ in range(rng.randrange(8)))})
-    return [raw[a:b] for a, b in itertools.pairwise(places)]
-
-
-def damage(rng: random.Random, raw: bytes) -> bytes:
-    out = bytearray(raw)
-    for _ in range(rng.randrange(1, 6)):
-        at = rng.randrange(len(out) + 1)
-        kind = rng.randrange(5)
-        if kind == 0 and out:
-            out[at % len(out)] = rng.randrange(256)
-        elif kind == 1:
-            out[at:at] = rng.randbytes(rng.randrange(1, 20))
-        elif kind == 2:
-            del out[at : at + rng.randrange(1, 60)]
-        elif kind == 3:
-            length = rng.randrange(1, 80)
-            out[at:at] = out[max(0, at - length) : at]
-        else:
-            out[at:at] = rng.choice(SPLINTERS)
-    return bytes(out)
 
 
 @pytest.mark.parametrize("name", ["nixlv2_chat_stream_pd", *FAILED, "nixlv2_chunked_decode", "nixlv2_completions_stream_nousage_pd"])
@@ -46,7 +22,7 @@ def test_random_damage_always_ends_in_a_verdict(name: str) -> None:
     raw = wire(name)
     seen = set()
     for _ in range(MUTANTS):
-        got = read(cut(rng, damage(rng, raw)))
+        got = read(cut(rng, damage(rng, raw, SPLINTERS, LONGEST)))
         assert got.status is not None
         assert got.status is not Status.OK or (got.tokens and got.finish and name not in FAILED)
         assert got.message.isprintable()
